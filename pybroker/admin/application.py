@@ -52,8 +52,13 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import COORDINATOR_ASSIGN
-from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers
-from pybroker.broker.ownership import BrokerAddress, Elsewhere, NotServedHere
+from pybroker.broker.other_brokers import (
+    ASKED_BY_A_BROKER,
+    BundleElsewhere,
+    Bundles,
+    OtherBrokers,
+)
+from pybroker.broker.ownership import BeingReleased, BrokerAddress, Elsewhere, NotServedHere
 from pybroker.security.authorization import Need
 
 log = logging.getLogger(__name__)
@@ -159,7 +164,9 @@ async def _redirected(services: AdminServices, request: Request, error: Exceptio
     try:
         elsewhere = await _looked_up(services, error, sent_here)
     except PulsarError as unknown:
-        return await _pulsar_error(request, unknown)
+        if not isinstance(unknown, BeingReleased) or ASKED_BY_A_BROKER not in request.headers:
+            return await _pulsar_error(request, unknown)
+        elsewhere = None  # the other broker looks it up again
     query = request.url.query
     base = ""
     if request.scope.get(WITHIN) and services.brokers is not None:

@@ -142,6 +142,13 @@ class NotServedHere(ServiceNotReady):
         self.name = name
 
 
+class BeingReleased(ServiceNotReady):
+    """The bundle will soon be free. Clients look it up again; brokers ask again."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(f"{bundle} is being released; look it up again")
+
+
 def check_owned(ownership: Ownership, name: TopicName) -> None:
     """Raises NotServedHere."""
     if not ownership.owns(name):

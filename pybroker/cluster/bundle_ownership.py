@@ -33,7 +33,7 @@ from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, N
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import BrokerAddress, Bundle, Came, Elsewhere, Goes
+from pybroker.broker.ownership import BeingReleased, BrokerAddress, Bundle, Came, Elsewhere, Goes
 from pybroker.cluster.boundaries import ROOT as DIVISIONS
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.live_brokers import LiveBrokers, delete
@@ -236,7 +236,7 @@ class BundleOwnership:
         if state is BundleState.RELEASING:
             if (place := self.place_elsewhere(bundle)) is not None:
                 return Elsewhere(place.address, place.listeners, True)
-            raise ServiceNotReady(f"{bundle} is being released; look it up again")
+            raise BeingReleased(bundle)
         if state is None:
             if (place := self.place_elsewhere(bundle)) is not None:
                 return Elsewhere(place.address, place.listeners, True)

@@ -7,11 +7,13 @@ from unittest.mock import AsyncMock
 
 import pytest
 from two_brokers import ORDERS, SHOP, TwoBrokers, bundles_of
+from txn_cluster import TxnBroker
 
 from managed_ledger.storage.backend import KeyAt
 from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
+from pybroker.broker.other_brokers import Reply
 from pybroker.broker.ownership import Bundle
 from pybroker.cluster.boundaries import Boundaries
 
@@ -298,3 +300,46 @@ def test_who_ends_a_deletion_late_spares_a_new_namespace_and_does_not_end_its_de
     assert bool(tenants.marks(SHOP)) == goes_again
     assert f"/admin/local-policies/{SHOP}" in brokers.cluster.life.tree.nodes
     assert brokers.other_rest.get(f"v2/namespaces/{SHOP}")["bundles"]["numBundles"] == 7
+
+
+@pytest.mark.parametrize("what", ["partitions", "namespace", "both"])
+def test_two_requests_that_delete_the_same_at_once_succeed_or_find_nothing(
+    brokers: TwoBrokers, what: str
+) -> None:
+    namespace = f"v2/namespaces/{SHOP}"
+    paths = {"partitions": (CARTS,) * 2, "namespace": (namespace,) * 2, "both": (CARTS, namespace)}
+    stock(brokers)
+    for gap_ms in (0, 1, 2, 5, 10, 30):
+        brokers.rest.ask("PUT", namespace)
+        brokers.other_rest.ask("PUT", CARTS, b"4")
+        replies = at_once(brokers, "DELETE", *paths[what], gap_s=gap_ms / 1000)
+        assert {reply.status for reply in replies} <= {204, 404}, (gap_ms, replies)
+
+
+def test_two_requests_that_unload_a_namespace_at_once_succeed(brokers: TwoBrokers) -> None:
+    stock(brokers)
+    for gap_ms in (0, 1, 2, 5):
+        for number in range(4):
+            name = f"persistent://{SHOP}/carts-partition-{number}"
+            brokers.cluster.call(brokers.cluster.send(brokers.two, name, b"new"))
+        path = f"v2/namespaces/{SHOP}/unload"
+        replies = at_once(brokers, "PUT", path, path, gap_s=gap_ms / 1000)
+        assert {reply.status for reply in replies} == {204}, (gap_ms, replies)
+
+
+def at_once(
+    brokers: TwoBrokers, method: str, path: str, other_path: str, gap_s: float
+) -> list[Reply]:
+    """The answers of both brokers."""
+
+    async def ask(broker: TxnBroker, path: str, wait_s: float) -> Reply:
+        await asyncio.sleep(wait_s)
+        target = f"/admin/{path}?force=true"
+        return await brokers.rest._ask(broker.http_url, method, target, b"")
+
+    async def both() -> list[Reply]:
+        asking = ask(brokers.one, path, 0.0), ask(brokers.two, other_path, gap_s)
+        return await asyncio.gather(*asking)
+
+    found: list[Reply] = brokers.cluster.call(both())
+    return found

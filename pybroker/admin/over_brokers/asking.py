@@ -6,6 +6,7 @@ This broker has checked the caller's permission; the other broker knows only tha
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -20,7 +21,13 @@ from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.other_brokers import ONLY_DOOMED, BundleElsewhere, Bundles, OtherBrokers, Reply
-from pybroker.broker.ownership import BrokerAddress, Bundle, NotServedHere, Ownership
+from pybroker.broker.ownership import (
+    BeingReleased,
+    BrokerAddress,
+    Bundle,
+    NotServedHere,
+    Ownership,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -98,13 +105,13 @@ class Asking:
         said = urlencode({**query, "authoritative": "true"})
         path = template.format(**{part: quote(str(text), safe="") for part, text in told.items()})
         for _ in range(_ATTEMPTS):
-            owner = await find()
-            if owner is None:
-                reply = await self._here(request, method, template, told, query, sent)
-            else:
-                reply = await self.brokers.ask(owner, method, f"{path}?{said}", sent)
-            if reply.status != _REDIRECT:
-                return reply
+            with suppress(BeingReleased):
+                if (owner := await find()) is None:
+                    reply = await self._here(request, method, template, told, query, sent)
+                else:
+                    reply = await self.brokers.ask(owner, method, f"{path}?{said}", sent)
+                if reply.status != _REDIRECT:
+                    return reply
             await asyncio.sleep(_PAUSE_S)
         raise ServiceNotReady(f"{what} is moving between brokers; try again")
 

@@ -25,6 +25,7 @@ from pybroker.broker.topics import Topics
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _NOT_FOUND: Final = 404
 _DIVISIONS: Final = 10  # during one request
+_ATTEMPTS: Final = 3
 
 
 class NamespaceRoutesOverBrokers:
@@ -129,11 +130,14 @@ class NamespaceRoutesOverBrokers:
         """
         tenants = self._topics.tenants
         mark = await tenants.mark_going(namespace, force)
-        try:
-            await self._carry_out(request, namespace, mark)
-        except BadVersion:
-            await self._refreshed(namespace, mark)
-            raise
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                await self._carry_out(request, namespace, mark)
+                return
+            except BadVersion:  # another request deletes the same
+                await self._refreshed(namespace, mark)
+                if not attempts_left:
+                    raise
 
     async def _carry_out(self, request: Request, namespace: str, mark: Mark) -> None:
         """Deletes the topics, then the namespace's records, and the mark last. Raises NotFound or

@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from managed_ledger.errors import BadVersion
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.backend import KeyAt
 from pybroker.admin.over_brokers.asking import DELETION, Asking, all_of, continues
@@ -203,7 +204,11 @@ class PartRoutes:
         """Deletes all partitions, then the topic, even if it is in use. Raises TopicNotFound,
         HTTPException; BadVersion if the condition does not hold.
         """
-        await self._topics.doom_partitions(name, only_while)
+        try:
+            await self._topics.doom_partitions(name, only_while)
+        except BadVersion:  # another broker has just changed the record
+            await self._topics.ownership.refreshed()
+            await self._topics.doom_partitions(name, only_while)
         await self._delete_doomed(request, name)
 
     async def _delete_doomed(self, request: Request, name: TopicName) -> None:
@@ -215,8 +220,14 @@ class PartRoutes:
             if reply.status != _NOT_FOUND:
                 check(reply)
         await self._topics.ownership.refreshed()  # learn what other brokers have deleted
-        if tenants.doomed_partitions(name):  # otherwise another request has finished it
+        if (doom := tenants.doom_of(name)) is None:
+            return  # another request has finished it
+        try:
             await self._topics.delete_partitioned(name, force=True)
+        except BadVersion:
+            await self._topics.ownership.refreshed()
+            if tenants.doom_of(name) == doom:
+                raise
 
 
 def _parts(name: TopicName, count: int) -> list[TopicName]:
