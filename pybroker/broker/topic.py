@@ -279,8 +279,8 @@ class Topic(Life[Subscription]):
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
         )
+        self.deduplication = deduplication  # it must be told of transactions that end meanwhile
         await deduplication.recover(self.buffer)
-        self.deduplication = deduplication
         self.buffer.deduplicated_by(deduplication)
 
     # -- read positions

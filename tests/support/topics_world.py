@@ -43,8 +43,10 @@ class World:
         self.factory: ManagedLedgerFactory = ledger_factory(backend, clock, config)
         self.backend = backend
         self.tenants = Tenants(backend.metadata, config)
-        outcomes: Any = FakeOutcomes()
-        self.topics = Topics(self.factory, backend.metadata, self.tenants, outcomes, clock, config)
+        self.outcomes: Any = FakeOutcomes()
+        self.topics = Topics(
+            self.factory, backend.metadata, self.tenants, self.outcomes, clock, config
+        )
 
     async def topic(self, name: TopicName = ORDERS) -> Topic:
         topic = await self.topics.get(name, create=True)

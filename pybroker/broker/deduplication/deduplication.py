@@ -111,6 +111,7 @@ class Deduplication:
         self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
         self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
         self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
+        self._told_ends: dict[TxnId, bool] | None = None  # during recovery: whether aborted
         self._met: dict[str, SequenceRanges] = {}  # ids that recovery found in the log, by producer
 
     def last_sequence_id(self, producer: str) -> int:
@@ -190,6 +191,13 @@ class Deduplication:
         return found
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
+        """Also called during recovery, when the marker of a transaction becomes durable."""
+        if self._told_ends is None:
+            self._end(txn_id, aborted)
+        else:
+            self._told_ends[txn_id] = aborted
+
+    def _end(self, txn_id: TxnId, aborted: bool) -> None:
         for state in self._writers.pop(txn_id, {}).values():
             state.ended(txn_id, aborted)
             self._since_snapshot += 1
@@ -223,7 +231,10 @@ class Deduplication:
     # -- recovery
 
     async def recover(self, buffer: OpenOnTopic) -> None:
-        """`buffer` knows the transactions that have not ended on this topic."""
+        """`buffer` knows the transactions that have not ended on this topic. Call `ended` for those
+        that end from now on: their markers may reach the log after it was read.
+        """
+        told = self._told_ends = {}
         await self._metadata.refresh(self._key)
         stored = self._metadata.get(self._key)
         if stored is not None:
@@ -245,7 +256,11 @@ class Deduplication:
             self._replay_aside(kept)
         still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
-            self._outcome_lost(txn_id)
+            if txn_id in told:
+                self._end(txn_id, told[txn_id])
+            else:
+                self._outcome_lost(txn_id)
+        self._told_ends = None
         self._ledger.kept_from += (lambda: self._recovered_from,)
         if stored is None and self._ledger.is_shared:
             # If a broker of Apache Pulsar loads the topic next, it reads nothing before the
@@ -299,7 +314,7 @@ class Deduplication:
                 for entry in run.entries[at:start]:
                     self._replay_message(entry, txn_id)
             elif txn_id is not None:
-                self.ended(txn_id, action is TxnAction.ABORT)
+                self._end(txn_id, action is TxnAction.ABORT)
         for entry in run.entries[start:]:
             self._replay_message(entry, None)
 
