@@ -245,6 +245,17 @@ def test_a_cumulative_one_spares_what_its_consumer_was_not_given(
     assert cursor.is_deleted(AT[1])
 
 
+def test_a_cumulative_one_spares_nothing_that_the_same_transaction_covers_already(
+    state: PendingAckState,
+) -> None:
+    whole, half = Held(), Held(0b1100, 4)
+    state.take_cumulative(ONE, part(AT[2], 0, 1, 2, size=4), {AT[0]: half})
+    not_given = {AT[0]: whole, AT[1]: whole, AT[2]: half, AT[3]: half, AT[4]: whole}
+    record = state.take_cumulative(ONE, PendingAck(AT[4]), not_given)
+    last = Held(0b1000, 4)
+    assert record.spared == {AT[0]: half, AT[2]: last, AT[3]: half, AT[4]: whole}
+
+
 def test_a_cumulative_one_spares_a_limited_number() -> None:
     cursor = cursor_over(3000)
     state, last = PendingAckState(cursor), PendingAck(Position(0, 2500))

@@ -1,5 +1,6 @@
 """The records of a pending-ack log: acknowledgements and ends of transactions on a subscription."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,6 +27,13 @@ class PendingAck:
         if not self.still_unacked:
             return 0
         return ~self.still_unacked & ((1 << self.batch_size) - 1)
+
+    @property
+    def reach(self) -> tuple[Position, float]:
+        """How far a cumulative acknowledgement reaches: the position, and the number of indexes in
+        its batch.
+        """
+        return self.position, self.acked_indexes.bit_count() if self.still_unacked else math.inf
 
 
 class Held(NamedTuple):
@@ -56,6 +64,13 @@ class AckRecord:
     @property
     def last(self) -> PendingAck:
         return self.acks[-1]
+
+    def left_by(self, position: Position, held: Held) -> Held | None:
+        """For a cumulative record: what it does not cover of `held`."""
+        left = held.bits & self.left_of(position)
+        last, spared = self.last, self.spared.get(position, held)
+        size = last.batch_size if position == last.position else 0
+        return Held(left, max(size, spared.batch_size, held.batch_size)) if left else None
 
     def left_of(self, position: Position) -> int:
         """For a cumulative record: the indexes of the entry that it does not cover, as bits;

@@ -15,7 +15,6 @@ the same message only one passes. `give_back` undoes this if the write fails.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
@@ -244,8 +243,12 @@ class PendingAckState:
         self, txn_id: TxnId, up_to: Position, not_given: Mapping[Position, Held]
     ) -> dict[Position, Held]:
         spared = self._held_by_others(txn_id, up_to)
+        own = self.transactions.get(txn_id)
+        before = own.cumulative[-1] if own is not None and own.cumulative else None
         for position, held in not_given.items():
-            spared[position] = spared.get(position, held) | held
+            left = held if before is None else before.left_by(position, held)
+            if left is not None:
+                spared[position] = spared.get(position, left) | left
         return spared
 
     def _held_by_others(self, txn_id: TxnId, up_to: Position) -> dict[Position, Held]:
@@ -304,7 +307,7 @@ class PendingAckState:
                 f"transaction {self._cumulative_owner} acknowledges cumulatively; retry when it "
                 "has ended"
             )
-        return None if _reach(ack) > _reach(held) else f"already acknowledged up to {held.position}"
+        return None if ack.reach > held.reach else f"already acknowledged up to {held.position}"
 
     def hold_cumulative(self, record: AckRecord) -> None:
         """Take without validation, like `hold`."""
@@ -459,13 +462,6 @@ class PendingAckState:
         holds = transaction.whole or transaction.indexes or transaction.cumulative
         if not holds and transaction.ending is None:
             del self.transactions[txn_id]
-
-
-def _reach(ack: PendingAck) -> tuple[Position, float]:
-    """How far a cumulative acknowledgement reaches: the position, and the number of indexes in its
-    batch.
-    """
-    return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else math.inf
 
 
 def acked_bits(left: int, batch_size: int) -> int:

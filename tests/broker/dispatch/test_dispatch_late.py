@@ -194,6 +194,27 @@ def test_what_may_have_been_dropped_is_covered_by_name(singly: bool) -> None:
     with_topic(scenario)
 
 
+def test_a_transaction_keeps_a_late_message_that_it_named_when_it_acknowledges_further() -> None:
+    """What it acknowledges then was given before the late message."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(4)
+        await acknowledge(subscription, T1, positions[1])
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take()[-1] == 1
+        await acknowledge(subscription, T2, positions[1], cumulative=True)
+        await acknowledge(subscription, T2, positions[2], cumulative=True)
+        await end(subscription, T2, COMMIT)
+        assert left(subscription, *positions) == [3]
+
+    with_topic(scenario)
+
+
 def test_who_acknowledges_less_far_than_before_has_dropped_nothing() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
