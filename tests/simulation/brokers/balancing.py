@@ -16,6 +16,7 @@ from pybroker.base.names import TopicName
 _SETTLED_S: Final = 15.0  # several sessions
 _UNTIL_BALANCED: Final = 60  # a broker releases one bundle at a time
 _STAYS: Final = 5
+_AT_MOST: Final = 300
 _NO_CONTENT: Final = 204
 
 
@@ -46,11 +47,15 @@ class BalancedBundles(Feature):
     def rest(self) -> None:
         self.world.sleep(_SETTLED_S)
         self.found: list[str] = []
-        for turn in range(_UNTIL_BALANCED + _STAYS):
+        quiet = 0  # a client may still come to a bundle that nobody had, and make another move
+        for turn in range(_AT_MOST):
             released = [self._looked_after(member) for member in self.broker.members]
-            if turn >= _UNTIL_BALANCED and any(released):
-                self.found = [f"RESTLESS: {released} bundles still move"]
+            quiet = 0 if turn < _UNTIL_BALANCED or any(released) else quiet + 1
             self.world.sleep(0.2)
+            if quiet == _STAYS:
+                break
+        else:
+            self.found = [f"RESTLESS: {released} bundles still move"]
         self.found += phantoms(self.broker)
 
     def _looked_after(self, member: Any) -> int:
