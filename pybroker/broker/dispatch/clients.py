@@ -179,9 +179,8 @@ class Clients:
         if closed:
             return
         if name and self._names[name]:
-            for each in self._present:
-                if each.name == name:
-                    each.is_also(client)
+            latest = next(each for each in reversed(self._present) if each.name == name)
+            latest.is_also(client)
             return
         if (namesake := self._gone.pop(name, None)) is not None:
             client.is_also(namesake)
