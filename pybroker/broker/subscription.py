@@ -105,7 +105,7 @@ class Subscription:
         dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
         dispatcher.add(consumer)
         self.kind, self._dispatcher = kind, dispatcher
-        if not kind.single_active:  # there are no cumulative acknowledgements
+        if self.redelivers_by_id and not self.reader.clients_may_return:
             self.reader.passed_over = None
         self.consumers.append(consumer)
         self.notify()
@@ -363,7 +363,7 @@ class Subscription:
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:
         """Redelivers messages after an abort; cumulatively acknowledged ones only on request."""
-        if self.kind is None or self.kind.single_active:
+        if not self.redelivers_by_id or self.reader.clients_may_return:
             self._transactional.restored(restored)
         if self._dispatcher is not None:
             self._dispatcher.restore(list(restored))

@@ -194,6 +194,11 @@ class Clients:
         gone = self._gone.get(name)
         return self._names[name] + (0 if gone is None else gone.stands_for) > 1
 
+    def may_return(self, first: Position) -> bool:
+        """Whether any that is gone was given something unacknowledged."""
+        self._forget_gone(first)
+        return bool(self._gone)
+
     def forget_gone(self) -> None:
         """Call when the subscription was moved."""
         self._gone.clear()

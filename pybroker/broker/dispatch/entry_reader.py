@@ -234,6 +234,11 @@ class EntryReader:
         """The first unacknowledged entry, or the next one to be appended."""
         return self._ledger.next_position(self._cursor.mark_delete_position)
 
+    @property
+    def clients_may_return(self) -> bool:
+        """Whether an Exclusive or Failover client that is gone may acknowledge when it returns."""
+        return self.clients is not None and self.clients.may_return(self.first)
+
     def break_cycles(self) -> None:
         """Drops references, because the subscription has ended."""
         for fetcher in (self._ahead, self._again):

@@ -105,6 +105,7 @@ class PassedOver:
     __slots__ = (
         "_doubtful",
         "_given",
+        "_mixed",
         "_prune_at",
         "_restored",
         "acknowledged_to",
@@ -120,6 +121,8 @@ class PassedOver:
         self._doubtful: dict[
             Position, Position
         ] = {}  # like `_given`, but the client may have dropped them
+        # Batches given with a part that was restored, before another part was.
+        self._mixed: set[Position] = set()
         self.last_acknowledged = LastAcknowledged()
         self._prune_at = _PRUNE_FROM
         # Cumulative acknowledgements have settled everything up to here, except what was passed
@@ -140,7 +143,10 @@ class PassedOver:
             self.forget([each for each in self._restored if is_deleted(each)], mark)
             self._prune_at = max(_PRUNE_FROM, 2 * len(self._restored))
         for position, held in restored.items():
-            self._restored[position] = self._restored.get(position, held) | held
+            before = self._restored.get(position, held)
+            if before.bits & ~held.bits and (position in self._given or position in self._doubtful):
+                self._mixed.add(position)
+            self._restored[position] = before | held
             self._given.pop(position, None)
             self._doubtful.pop(position, None)
 
@@ -148,6 +154,7 @@ class PassedOver:
         """Called when everything after the mark-delete position is delivered again, in order."""
         self._given.clear()
         self._doubtful.clear()
+        self._mixed.clear()
 
     def given(self, positions: Iterable[tuple[int, int]], read_to: Position, name: str) -> None:
         """Called when the active consumer, `name`, is given these, after everything before
@@ -223,11 +230,14 @@ class PassedOver:
         self, position: Position, given: GivenSoFar, covered: Collection[Position]
     ) -> bool:
         """Whether `covered` leaves out something that the client may have meant: it was given the
-        entry at `position` twice, perhaps because an abort gave back another part of that batch.
+        entry at `position` twice, perhaps because an abort gave back another part of that batch; or
+        it was given a part of a batch that was restored, and not yet another part.
         """
         both = chain(self._given, self._doubtful)
         known = set(covered)
         left = [each for each in both if each <= position and each not in known]
+        if any(each <= position for each in self._mixed):
+            return True
         return bool(left) and (position in left or not given.once(position))
 
     def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
@@ -267,6 +277,7 @@ class PassedOver:
     def _forget(self, position: Position) -> Held:
         self._given.pop(position, None)
         self._doubtful.pop(position, None)
+        self._mixed.discard(position)
         held: Held = self._restored.pop(position)
         return held
 

@@ -441,3 +441,26 @@ def test_what_could_not_be_written_hinders_no_other_client() -> None:
         assert active.client.rival(T2) is None
 
     with_topic(scenario)
+
+
+@pytest.mark.parametrize("aborted", ["before", "beside"])  # consumers of another type
+def test_what_consumers_of_another_type_are_given_late_is_not_covered_by_a_client_that_returns(
+    aborted: str,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2])
+        subscription.remove_consumer(consumer)
+        if aborted == "before":
+            await end(subscription, T1, ABORT)
+        other, _ = await topic.consumer(subscription, SHARED, 100, name="other")
+        if aborted == "beside":
+            await end(subscription, T1, ABORT)
+        subscription.remove_consumer(other)
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [2]
+
+    with_topic(scenario)

@@ -7,6 +7,7 @@ from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
+from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
@@ -88,5 +89,36 @@ def test_a_cumulative_acknowledgement_of_a_batch_that_was_under_way_covers_nothi
         assert left(subscription, position, last) == [0]
         subscription.acknowledge_cumulative(consumer, position)
         assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_what_was_given_of_a_batch_is_not_spared_because_another_part_of_it_comes_late() -> None:
+    """Two transactions had held a message each. The consumer was given one of them in order."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        (batch,) = await topic.publish(1, batch=4)
+        for txn_id, unacked in ((T1, 0b1011), (T2, 0b1101)):
+            held = [PendingAck(batch, unacked, 4)]
+            await subscription.acknowledge_in_transaction(first, txn_id, held, cumulative=False)
+        await end(subscription, T1, ABORT)
+        consumer, sink = await successor(topic, subscription)
+        assert [each.unacked for each in sink.received] == [(0b1101, 4)]
+        await end(subscription, T2, ABORT)
+        up_to_the_third = [PendingAck(batch, 0b1000, 4)]
+        third = TxnId(0, 3)
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await subscription.acknowledge_in_transaction(
+                consumer, third, up_to_the_third, cumulative=True
+            )
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        await subscription.acknowledge_in_transaction(
+            consumer, third, up_to_the_third, cumulative=True
+        )
+        await end(subscription, third, COMMIT)
+        assert subscription.cursor.unacked_indexes(batch) == 0b1000
 
     with_topic(scenario)
