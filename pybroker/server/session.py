@@ -413,7 +413,7 @@ class Session(asyncio.BufferedProtocol):
         slot.subscription.times.sent(now_ms)
 
     def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
-        if self.protocol_version >= 12:
+        if self.protocol_version >= 12 and not self.closed:
             change = pb.CommandActiveConsumerChange(
                 consumer_id=consumer.consumer_id, is_active=is_active
             )

@@ -4,7 +4,13 @@ It is the first by priority level, then by name. On partition n of a partitioned
 n-th consumer of the best level instead, so that partitions spread over the consumers.
 """
 
+from sortedcontainers import SortedKeyList
+
 from pybroker.broker.consumer import Consumer
+
+
+def _order(consumer: Consumer) -> tuple[int, tuple[str, int, int]]:
+    return consumer.priority_level, consumer.rank
 
 
 class Election:
@@ -13,11 +19,13 @@ class Election:
         self.active: Consumer | None = None
         self._failover = failover
         self._partition = max(0, partition)
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[Consumer, None] = {}  # by age
+        self._ranked: SortedKeyList[Consumer] = SortedKeyList(key=_order)
 
     def add(self, consumer: Consumer) -> bool:
         """True if the active consumer has changed."""
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
+        self._ranked.add(consumer)
         changed = self._elect()
         if not changed:
             self._tell(consumer)
@@ -25,7 +33,8 @@ class Election:
 
     def remove(self, consumer: Consumer) -> bool:
         """True if the active consumer has changed."""
-        self._consumers.remove(consumer)
+        del self._consumers[consumer]
+        self._ranked.remove(consumer)
         return self._elect()
 
     def _elect(self) -> bool:
@@ -38,14 +47,12 @@ class Election:
         return True
 
     def _first_by_rank(self) -> Consumer | None:
-        if not self._consumers:
+        if not self._ranked:
             return None
-        best = min(consumer.priority_level for consumer in self._consumers)
-        ranked = sorted(
-            (consumer for consumer in self._consumers if consumer.priority_level == best),
-            key=lambda consumer: consumer.rank,
-        )
-        return ranked[self._partition % len(ranked)]
+        best = self._ranked[0].priority_level
+        count = self._ranked.bisect_key_left((best + 1,))
+        chosen: Consumer = self._ranked[self._partition % count]
+        return chosen
 
     def _tell(self, consumer: Consumer) -> None:
         if self._failover:
