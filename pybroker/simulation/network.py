@@ -115,6 +115,11 @@ class Network:
             if frozenset((client.node, client.peer.node)) == pair:
                 client.go_silent()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether any two processes are cut off from each other now."""
+        return bool(self._cuts)
+
     async def _travel(self, node: Host) -> None:
         there_and_back = node.create_future()
         self.world.after(self.latency() + self.latency(), node.call_soon, _arrive, there_and_back)
