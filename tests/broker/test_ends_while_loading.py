@@ -30,7 +30,7 @@ class HeldMarkers:
     """Markers reach the log only when `durable` is awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._held: list[Callable[[], object]] = []
+        self._held: list[tuple[Callable[[], object], asyncio.Future[None]]] = []
         append = ManagedLedger.append
 
         def late(
@@ -38,15 +38,22 @@ class HeldMarkers:
         ) -> bool:
             if list(counts) != [0]:
                 return append(ledger, entries, counts, done, tag)
-            self._held.append(lambda: append(ledger, entries, counts, done, tag))
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def tell(*outcome: Any) -> None:
+                done(*outcome)
+                told.set_result(None)
+
+            self._held.append((lambda: append(ledger, entries, counts, tell, tag), told))
             return False
 
         monkeypatch.setattr(ManagedLedger, "append", late)
 
     async def durable(self) -> None:
         while self._held:
-            self._held.pop()()
-        await asyncio.sleep(0.01)
+            write, told = self._held.pop()
+            write()
+            await told
 
 
 async def left_open(world: World) -> None:
