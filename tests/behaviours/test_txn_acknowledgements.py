@@ -138,6 +138,28 @@ def test_after_a_cumulative_abort_the_whole_range_comes_again_in_order(
 
 
 @SINGLE
+@pytest.mark.parametrize("aborted_first", [False, True])
+@pytest.mark.parametrize("queue", [1, 10, 100])
+def test_a_job_acknowledges_by_ids_further_than_its_queue_reaches(
+    client: Client, topic: str, kind: ConsumerType, queue: int, aborted_first: bool
+) -> None:
+    """As Spark jobs do: they know the ids from elsewhere, here from the receipts."""
+    producer = client.create_producer(topic)
+    ids = [producer.send(b"%d" % number) for number in range(150)]
+    job = subscribe(client, topic, consumer_type=kind, receiver_queue_size=queue)
+    assert job.receive(timeout_millis=SOON_MS).data() == b"0"
+    for end in ids[49::50]:
+        if aborted_first:
+            attempt = client.new_transaction()
+            job.acknowledge_cumulative(end, txn=attempt)
+            attempt.abort()
+        with client.new_transaction() as txn:
+            job.acknowledge_cumulative(end, txn=txn)
+    job.close()
+    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
+
+
+@SINGLE
 @pytest.mark.parametrize("in_a_transaction", [True, False])
 def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
     client: Client, topic: str, kind: ConsumerType, in_a_transaction: bool

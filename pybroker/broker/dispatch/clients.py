@@ -80,7 +80,9 @@ class Client:
         given everything since reading restarted, EARLIEST if it is not active.
         """
         self._holds_in, self._holds_to = txn_id, up_to
-        self._begins_anew = self._begins_anew and EARLIEST < read_to <= up_to
+        # Beyond all that it was given before reading restarted, it has nothing twice.
+        beyond = up_to >= self.earlier
+        self._begins_anew = self._begins_anew and not beyond and EARLIEST < read_to <= up_to
 
     def _holds(self, txn_id: TxnId, up_to: Position) -> bool:
         return txn_id == self._holds_in and up_to <= self._holds_to
