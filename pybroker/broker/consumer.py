@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
-from pybroker.broker.dispatch.clients import Client
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.dispatch.left_out import LeftOut
+from pybroker.broker.dispatch.lives import Life
 from pybroker.broker.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1
@@ -60,6 +60,8 @@ class SubscribeRequest:
     app_id: str | None = None  # the client's role; None without authentication
     takes_any_schema: bool = False  # accepts whatever schema the topic has or gets
     connected_since_ms: int = 0
+    request_id: int = 0
+    epoch: int | None = None  # of its requests for redelivery: PIP-84
 
 
 class ConsumerSink(Protocol):
@@ -176,12 +178,12 @@ class Consumer:
         "at_end",
         "blocked",
         "bytes_out",
-        "client",
         "closed_by_client",
         "consumer_id",
         "entries_acknowledged",
         "entries_out",
         "left_out",
+        "life",
         "messages_out",
         "messages_redelivered",
         "name",
@@ -206,7 +208,7 @@ class Consumer:
         self.permits = 0
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
-        self.client = Client()  # on Exclusive and Failover
+        self.life: Life | None = None  # on Exclusive and Failover
         self.closed_by_client = False  # its client may return as a new consumer
         self.at_end = False  # the client was told of the topic's end
         self.blocked = False  # too many unacknowledged messages
@@ -229,6 +231,10 @@ class Consumer:
         """
         return self.name, self.request.connection, self.consumer_id
 
+    def begins_epoch(self, epoch: int) -> bool:
+        """See Life.begins_epoch; False on other types of subscriptions."""
+        return self.life is not None and self.life.begins_epoch(epoch)
+
     def add_permits(self, permits: int) -> None:
         self.permits = min(self.permits + permits, MAX_PERMITS)
 
@@ -242,7 +248,7 @@ class Consumer:
         self.bytes_out += size
         if redelivery_counts is not None:
             self.messages_redelivered += sum(1 for count in redelivery_counts if count)
-        if delivery.withheld or self.left_out:
+        if delivery.withheld or delivery.late or self.left_out:
             self.left_out.delivered(delivery)
         self.sink.deliver(
             self,

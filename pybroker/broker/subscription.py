@@ -23,7 +23,6 @@ from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of, reader_of
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.broker.dispatch.passed_over import GivenSoFar
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
@@ -40,6 +39,10 @@ from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek
+_REDELIVERED: Final = (
+    "the batch was redelivered meanwhile, some of its messages for the first time: abort, ask for "
+    "redelivery, and acknowledge what you then receive"
+)
 
 
 class Subscription:
@@ -106,9 +109,11 @@ class Subscription:
         dispatcher.add(consumer)
         self.kind, self._dispatcher = kind, dispatcher
         if self.redelivers_by_id and not self.reader.clients_may_return:
-            self.reader.passed_over = None
+            self.reader.lives = None
         self.consumers.append(consumer)
         self.notify()
+        if consumer.life is not None:
+            await self._transactional.stored(consumer.life)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Idempotent. The consumer's unacknowledged messages go to the others. A reader's
@@ -206,13 +211,16 @@ class Subscription:
                 consumer.at_end = True
                 consumer.sink.reached_end_of_topic(consumer)
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
+    ) -> None:
         """Deliver these entries again, or (None) all that the consumer has not acknowledged.
 
-        Exclusive and Failover keep the order: everything unacknowledged goes out again.
+        Exclusive and Failover keep the order: everything unacknowledged goes out again. `drops`:
+        their client drops what it was given so far, also what is on its way.
         """
         if self._dispatcher is not None and consumer in self.consumers:
-            self._dispatcher.redeliver(consumer, positions)
+            self._dispatcher.redeliver(consumer, positions, drops)
             self.notify()
 
     @property
@@ -277,15 +285,11 @@ class Subscription:
         self._check_cumulative()
         if position > (limit := self.reader.limit):  # messages after it were not delivered
             position, still_unacked = limit, None
-        given = self._given(consumer, None if still_unacked else position)
-        self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
+        clear = None if still_unacked else consumer.left_out.acknowledged_up_to(position)
+        ack = PendingAck(position, still_unacked, batch_size)
+        self._transactional.acknowledge_up_to(ack, consumer.life, clear)
         if self._last_message_is_there:
             self.notify()
-
-    def _given(self, consumer: Consumer, whole: Position | None = None) -> GivenSoFar:
-        if not isinstance(to := self._dispatcher, SingleActiveDispatcher):
-            return GivenSoFar()
-        return to.given(consumer, whole is None or consumer.left_out.acknowledged_up_to(whole))
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:
@@ -330,14 +334,17 @@ class Subscription:
         acks: Sequence[PendingAck],
         cumulative: bool,
     ) -> asyncio.Future[None]:
+        left_out = consumer.left_out
+        if left_out and (unclear := left_out.unclear(acks)) is not None:
+            raise pending.conflict(txn_id, unclear, _REDELIVERED)
         if cumulative:
-            consumer.left_out.check_clear(acks)
-            given, to = self._given(consumer), self._transactional
-            return to.acknowledge_cumulative(pending, txn_id, acks[0], given, consumer.client)
-        if consumer.left_out:
-            acks = consumer.left_out.spare(acks)
+            assert consumer.life is not None
+            clear, to = left_out.is_clear(acks[0]), self._transactional
+            return to.acknowledge_cumulative(pending, txn_id, acks[0], consumer.life, clear)
+        if left_out:
+            acks = left_out.spare(acks)
         withheld = partial(self._withhold, consumer, acks)
-        return self._transactional.acknowledge(pending, txn_id, acks, consumer.client, withheld)
+        return self._transactional.acknowledge(pending, txn_id, acks, consumer.life, withheld)
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """Removes the messages of `acks` from the consumer's unacknowledged messages."""
@@ -361,10 +368,10 @@ class Subscription:
         if self._last_message_is_there:
             self.notify()
 
-    def _restore(self, restored: Mapping[Position, Held]) -> None:
+    def _restore(self, txn_id: TxnId | None, restored: Mapping[Position, Held]) -> None:
         """Redelivers messages after an abort; cumulatively acknowledged ones only on request."""
         if not self.redelivers_by_id or self.reader.clients_may_return:
-            self._transactional.restored(restored)
+            self._transactional.given_back(txn_id, restored)
         if self._dispatcher is not None:
             self._dispatcher.restore(list(restored))
             self.notify()

@@ -7,8 +7,7 @@ transaction holds.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from functools import partial
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -16,14 +15,21 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
+from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
-from pybroker.broker.dispatch.clients import Client
+from pybroker.broker.dispatch.cumulative import Unclear, parted, spared_in_transaction
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
+from pybroker.broker.dispatch.lives import Life, Lives
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
-from pybroker.transaction.pending_acks.records import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
+from pybroker.transaction.pending_acks.records import (
+    ALL_INDEXES,
+    NOTHING_HELD,
+    AckRecord,
+    Held,
+    LifeRecord,
+    PendingAck,
+)
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
@@ -61,7 +67,7 @@ class TransactionalAcks:
         topic: TransactionalTopic,
         cursor: ManagedCursor,
         reader: EntryReader,
-        restored: Callable[[Mapping[Position, Held]], None],
+        restored: Callable[[TxnId | None, Mapping[Position, Held]], None],
         notify: Callable[[], None],
     ) -> None:
         """`restored` receives messages that transactions no longer hold individually; `notify` is
@@ -148,23 +154,45 @@ class TransactionalAcks:
         else:
             opened.on_restored = self._on_restored
             opened.follow(self._ended, self._cumulative_commits)
-            opened.passed_over = self._passed_over
+            opened.kept = self._kept
+            self._restore_lives(opened)
             opened.tell_replayed()
-            if (passed := self._reader.passed_over) is not None:
-                # The client that acknowledged is no longer known, and may reconnect.
-                passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = self._reader.withheld = opened
             return opened
         finally:
             self._opening = None
 
-    def _cumulative_commits(self, txn_id: TxnId, up_to: Position) -> None:
-        if (clients := self._reader.clients) is not None:
-            clients.cumulative_commits(txn_id, up_to, self._reader.position, self._reader.first)
+    def _restore_lives(self, opened: PendingAcks) -> None:
+        if opened.lives:
+            lives, end = self._reader.require_lives(), self._reader.end
+            lives.restore(opened.lives.values(), end, self._cursor.last_acknowledged)
+            opened.lives.clear()
+        if self._reader.lives is not None:
+            self._follow(self._reader.lives, opened)
+
+    def _follow(self, lives: Lives, opened: PendingAcks) -> None:
+        if lives.on_changed is None:
+            lives.on_changed = opened.note_life
+            lives.store()
+
+    async def stored(self, life: Life) -> None:
+        """Wait until the log knows the client's life, if there is a log."""
+        if (opened := self.opened) is not None:
+            self._follow(self._reader.require_lives(), opened)
+            await opened.store_life(life)
+
+    def _kept(self) -> tuple[Mapping[Position, Held], Sequence[LifeRecord]]:
+        """What a snapshot keeps beside the open transactions."""
+        lives = self._reader.lives
+        return (NOTHING_HELD, ()) if lives is None else (lives.given_back, lives.records())
+
+    def _cumulative_commits(self, record: AckRecord) -> None:
+        if (lives := self._reader.lives) is not None:
+            lives.commits(record)
 
     def _ended(self, txn_id: TxnId, action: TxnAction) -> None:
-        if (clients := self._reader.clients) is not None:
-            clients.ended(txn_id, action)
+        if (lives := self._reader.lives) is not None:
+            lives.ended(txn_id, action)
         if action is TxnAction.COMMIT and self._topic.ended:
             self._notify()
 
@@ -209,60 +237,35 @@ class TransactionalAcks:
             self._cursor.delete_batch_indexes(position, bits, bits.bit_length() + 1)
         return not bits
 
-    def acknowledge_up_to(
-        self, position: Position, still_unacked: int | None, batch_size: int, given: GivenSoFar
-    ) -> None:
-        """Acknowledges everything up to `position`, except messages that the consumer was not given
-        although it was given later ones.
+    def acknowledge_up_to(self, ack: PendingAck, life: Life | None, clear: bool | None) -> None:
+        """Acknowledges everything up to `ack`, except messages that the consumer was not given
+        although it was given later ones. `clear`: see `spared_in_transaction`.
         """
-        reader, cursor, pending = self._reader, self._cursor, self._pending
-        if pending is None and reader.passed_over is None:
-            cursor.mark_delete(position, still_unacked, batch_size)
+        cursor, pending, lives = self._cursor, self._pending, self._reader.lives
+        position, still_unacked = ack.position, ack.still_unacked
+        given_back = None if lives is None else lives.given_back
+        if life is None or lives is None or (pending is None and not given_back):
+            if life is not None:
+                life.plain_to = ack.reach
+            cursor.mark_delete(position, still_unacked, ack.batch_size)
             return
-        passed = reader.passed_over = reader.passed_over or PassedOver()
-        after = max(passed.acknowledged_to, cursor.mark_delete_position)
-        given = self._judged(passed, position, still_unacked, given)
-        clients = reader.clients
-        shared = clients is not None and clients.share(given.name)
-        covered = passed.covered_plainly(position, still_unacked, given, shared)
-        spared = passed.not_given(after, position, covered)
+        assert given_back is not None
+        after = max(given_back.settled_to, cursor.mark_delete_position)
+        covered, spared = parted(lives, life, ack, clear, after)
         if pending is not None:
             for at, held in pending.held_singly(after, position).items():
                 spared[at] = spared.get(at, held) | held
-        cursor.mark_delete_around(position, spared, still_unacked, batch_size, after)
-        passed.acknowledged_to = max(after, position.before if still_unacked else position)
-        if still_unacked and position in covered:  # the rest of that batch must still be covered
-            covered.remove(position)
-            if position <= after:
-                self._acknowledge_late(position, passed.restored(position), still_unacked)
-        late = passed.forget(covered, cursor.mark_delete_position)
-        for at, held in late.items():
+        cursor.mark_delete_around(position, spared, still_unacked, ack.batch_size, after)
+        given_back.settled_to = max(after, position.before if still_unacked else position)
+        for at, held in covered.items():
             if at <= after:
                 self._acknowledge_late(at, held)
-        if passed.is_over and pending is None:
-            reader.passed_over = None
+            given_back.forget(at, *held)
+        given_back.forget_up_to(cursor.mark_delete_position)
 
-    def _judged(
-        self, passed: PassedOver, position: Position, still_unacked: int | None, given: GivenSoFar
-    ) -> GivenSoFar:
-        """`given`, unsure if the acknowledgement may refer to either of two deliveries of the batch
-        at `position`. After an abort gave back a part of the batch, it was redelivered with its
-        other unacknowledged messages. If its last message is one of these, that message was given
-        twice.
-        """
-        held = passed.messages.get(position)
-        if still_unacked or held is None or held.bits == ALL_INDEXES:
-            return given
-        unacked = self._cursor.unacked_indexes(position)
-        last = (held.batch_size if unacked is None else unacked.bit_length()) - 1
-        return given if held.bits >> last & 1 else replace(given, sure=False)
-
-    def _acknowledge_late(self, position: Position, late: Held, still_unacked: int = 0) -> None:
-        """Acknowledges `late`, except for the `still_unacked` part and for messages that another
-        transaction holds.
-        """
-        unacked = self.still_unacked(position, still_unacked)
-        if unacked is None:
+    def _acknowledge_late(self, position: Position, late: Held) -> None:
+        """Acknowledges `late`, except messages that a transaction holds."""
+        if (unacked := self.still_unacked(position, 0)) is None:
             return
         if late.bits != ALL_INDEXES:
             self._cursor.delete_batch_indexes(position, ~late.bits | unacked, late.batch_size)
@@ -276,89 +279,83 @@ class TransactionalAcks:
         pending: PendingAcks,
         txn_id: TxnId,
         acks: Sequence[PendingAck],
-        client: Client,
+        life: Life | None,
         withheld: Callable[[], None],
     ) -> asyncio.Future[None]:
         """Like PendingAcks.acknowledge. Also raises TransactionConflict if another transaction has
-        consumed a part of a batch that `client` acknowledges as a whole.
+        consumed a part of a batch that the client acknowledges as a whole.
         """
-        if client.consumed_by is not None:
+        if life is not None and life.taints:
             unacked = self._cursor.unacked_indexes
-            if any(not each.still_unacked and unacked(each.position) for each in acks):
-                raise _consumed(client.consumed_by)
-        done = pending.acknowledge(txn_id, acks, withheld)
-        clients = self._reader.clients
-        if clients is not None and not clients.are_only(client):
-            positions = [each.position for each in acks]
-            clients.taken(client, txn_id, positions, self._reader.position, self._reader.first)
-        return done
+            for ack in acks:
+                rival = None if ack.still_unacked else life.tainted_by(txn_id, ack.reach)
+                if rival is not None and unacked(ack.position):
+                    raise pending.conflict(txn_id, ack, _consumed(rival))
+        return pending.acknowledge(txn_id, acks, withheld, partial(self._taken, txn_id, acks, life))
+
+    def _taken(self, txn_id: TxnId, acks: Sequence[PendingAck], life: Life | None) -> None:
+        if (lives := self._reader.lives) is not None:
+            lives.taken(life, txn_id, acks)
+            lives.store()
 
     def acknowledge_cumulative(
         self,
         pending: PendingAcks,
         txn_id: TxnId,
         ack: PendingAck,
-        given: GivenSoFar,
-        client: Client,
+        life: Life,
+        clear: bool | None,
     ) -> asyncio.Future[None]:
         """Raises, or fails with, the errors of PendingAcks.acknowledge_cumulative. Raises
-        TransactionConflict if another transaction has acknowledged messages that `client` may have
-        processed, or if it is unclear which messages `ack` covers.
+        TransactionConflict if another transaction has acknowledged messages of which the client may
+        have another delivery, or if it is unclear which messages `ack` covers.
         """
-        if (rival := client.rival(txn_id)) is not None:
-            raise _consumed(rival)
+        if (rival := life.tainted_by(txn_id, ack.reach)) is not None:
+            raise pending.conflict(txn_id, ack, _consumed(rival))
         if ack.position > (limit := self._reader.limit):
-            raise TransactionConflict(
-                f"Transaction {txn_id} cannot acknowledge up to {ack.position}: messages after "
-                f"{limit} are not delivered yet"
-            )
-        done = pending.acknowledge_cumulative(txn_id, ack, self._not_given(ack, given))
-        client.holds(txn_id, ack.position, given.read_to)
+            raise pending.conflict(txn_id, ack, f"messages after {limit} are not delivered yet")
+        lives = self._reader.require_lives()
+        spared = self._spared(pending, txn_id, ack, life, clear)
+        end_is_late = any(each.was_given for each in lives.given_back.of(ack.position))
+        done = pending.acknowledge_cumulative(txn_id, ack, spared)
+        lives.holds(life, txn_id, ack, end_is_late)
         return done
 
-    def _not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
-        """The messages up to `ack` that aborted transactions withheld from the consumer.
+    def _spared(
+        self,
+        pending: PendingAcks,
+        txn_id: TxnId,
+        ack: PendingAck,
+        life: Life,
+        clear: bool | None,
+    ) -> Mapping[Position, Held]:
+        """The messages up to `ack` that aborted transactions withheld from the consumer."""
+        lives = self._reader.require_lives()
+        if not lives.given_back:
+            return NOTHING_HELD
+        try:
+            unacked = partial(self._unacked, txn_id)
+            return spared_in_transaction(lives, life, ack, clear, unacked)
+        except Unclear as unclear:
+            raise pending.conflict(txn_id, ack, _unclear(unclear)) from None
 
-        Raises TransactionConflict if that is unclear: excluded messages would be redelivered
-        although they had effects, and covered ones might have been dropped unseen.
-        """
-        passed, cursor, pending = self._reader.passed_over, self._cursor, self._pending
-        if passed is None:
-            return {}
-        given = self._judged(passed, ack.position, ack.still_unacked, given)
-        covered = passed.covered(ack.position, ack.still_unacked, given)
-        restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
-        spared = {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
-        unclear = passed.is_unclear(ack.position, given, covered)
-        # Of what is covered, the client may have been given some before, without asking again.
-        if unclear or given.may_include(ack.position, chain(spared, covered)):
-            raise TransactionConflict(
-                f"Messages up to {ack.position} were redelivered in the meantime, some for the "
-                "first time: abort, ask for redelivery, and acknowledge the messages you then "
-                "receive"
-            )
-        for at in passed.in_doubt(ack.position, given.name, covered):
-            if not (cursor.is_deleted(at) or (pending is not None and pending.is_pending(*at))):
-                raise TransactionConflict(
-                    f"{at} was delivered after the consumer had acknowledged later messages "
-                    "without a transaction, and clients drop such a message: acknowledge it "
-                    "individually, or continue with another consumer"
-                )
-        return spared
+    def _unacked(self, txn_id: TxnId, position: Position) -> int:
+        """See `cumulative`."""
+        pending, cursor = self.opened, self._cursor
+        if pending is None or cursor.is_deleted(position) or pending.is_pending(*position):
+            return 0
+        unacked = cursor.unacked_indexes(position)
+        left = ALL_INDEXES if unacked is None else unacked
+        return left & ~pending.pending_indexes(position) & pending.left_by(txn_id, position)
 
-    def restored(self, restored: Mapping[Position, Held]) -> None:
+    def given_back(self, txn_id: TxnId | None, messages: Mapping[Position, Held]) -> None:
         """Notes messages that an abort has given back, on an Exclusive or Failover subscription or
         one without a type yet.
         """
-        reader = self._reader
-        if restored:
-            reader.passed_over = reader.passed_over or PassedOver()
-            mark, is_deleted = self._cursor.mark_delete_position, self._cursor.is_deleted
-            reader.passed_over.restore(restored, mark, is_deleted)
-
-    def _passed_over(self) -> Mapping[Position, Held]:
-        passed = self._reader.passed_over
-        return NOTHING_HELD if passed is None else passed.messages
+        if messages:
+            lives, is_deleted = self._reader.require_lives(), self._cursor.is_deleted
+            lives.given_back.forget_up_to(self._cursor.mark_delete_position)
+            lives.add_given_back(txn_id, messages, is_deleted)
 
     def still_unacked(self, position: Position, still_unacked: int) -> int | None:
         """`still_unacked` and the indexes that a transaction holds; None if it holds them all."""
@@ -383,7 +380,7 @@ class TransactionalAcks:
             await self.opened.close()
             self.opened.on_restored = nobody_cares
             self.opened.follow(nobody_cares, nobody_cares)
-            self.opened.passed_over = lambda: NOTHING_HELD
+            self.opened.kept = lambda: (NOTHING_HELD, ())
         self._on_restored = self._notify = nobody_cares
 
     async def delete(self) -> None:
@@ -391,8 +388,21 @@ class TransactionalAcks:
             await self._topic.factory.delete(pending_ack_log(self._topic.name, self._cursor.name))
 
 
-def _consumed(rival: TxnId) -> TransactionConflict:
-    return TransactionConflict(
-        f"Transaction {rival} has acknowledged messages that this consumer was given, too: abort, "
+def _consumed(rival: TxnId) -> str:
+    return (
+        f"transaction {rival} has acknowledged messages that this consumer was given, too: abort, "
         "ask for redelivery, and acknowledge the messages you then receive"
+    )
+
+
+def _unclear(unclear: Unclear) -> str:
+    if unclear.dropped:
+        return (
+            f"{unclear.position} was delivered after the consumer had acknowledged later messages "
+            "without a transaction, and clients drop such a message: acknowledge it individually, "
+            "or continue with another consumer"
+        )
+    return (
+        f"{unclear.position} was redelivered in the meantime: abort, ask for redelivery, and "
+        "acknowledge the messages you then receive"
     )

@@ -168,6 +168,8 @@ def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
         key_shared=_key_shared(command),
         address=session.peer,
         connected_since_ms=session.services.clock.now_ms(),
+        request_id=command.request_id,
+        epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
     )
     return Consumer(request, session)
 
@@ -205,10 +207,12 @@ def redeliver(
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
         return None
+    drops = False
     if command.HasField("consumer_epoch"):
         slot.frames.begin_epoch(command.consumer_epoch)
+        drops = slot.consumer.begins_epoch(command.consumer_epoch)
     first = [position_of(message_id) for message_id in command.message_ids[:IDS_A_TURN]]
-    slot.subscription.redeliver(slot.consumer, first or None)
+    slot.subscription.redeliver(slot.consumer, first or None, drops)
     if len(first) == len(command.message_ids) or not slot.subscription.redelivers_by_id:
         return None
     return _redeliver_rest(session, slot, command)

@@ -19,6 +19,7 @@ from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
+from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
@@ -245,11 +246,13 @@ class FakeTopic:
         name: str = "c",
         priority_level: int = 0,
         key_shared: KeySharedPolicy | None = None,
+        request_id: int = 0,
     ) -> tuple[Consumer, RecordingSink]:
         sink = RecordingSink()
-        consumer = Consumer(
-            SubscribeRequest(1, name, priority_level=priority_level, key_shared=key_shared), sink
+        request = SubscribeRequest(
+            1, name, priority_level=priority_level, key_shared=key_shared, request_id=request_id
         )
+        consumer = Consumer(request, sink)
         await subscription.add_consumer(consumer, kind)
         if permits:
             subscription.flow(consumer, permits)
@@ -275,6 +278,12 @@ def key_of(owner: str, *names: str) -> str:
     """A key that belongs to `owner` among these consumers."""
     owner_of = owner_among(*names)
     return next(key for key in KEYS if owner_of(key) == owner)
+
+
+def given_back(subscription: Subscription) -> dict[Position, Held]:
+    """The messages that aborted transactions have given back and that are noted."""
+    lives = subscription.reader.lives
+    return {} if lives is None else dict(lives.given_back)
 
 
 def check_parked(subscription: Subscription) -> None:

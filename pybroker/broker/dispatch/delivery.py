@@ -30,7 +30,9 @@ class Delivery:
 
     `unacked_indexes` has the batches that are partly acknowledged: entry id → (bitset of the
     indexes to deliver, batch size). None if every entry is delivered whole. `withheld` has those
-    batches that open transactions hold in part: entry id → bitset of that part.
+    batches that open transactions hold in part: entry id → bitset of that part. `late` has batches
+    of which only a part is delivered, because the rest was delivered before: entry id → bitset of
+    all that is unacknowledged.
     """
 
     ledger_id: int
@@ -39,6 +41,7 @@ class Delivery:
     message_counts: list[int]
     unacked_indexes: Mapping[int, tuple[int, int]] | None = None
     withheld: Mapping[int, int] | None = None
+    late: Mapping[int, int] | None = None
 
     def affordable(self, messages: int) -> int:
         """The number of entries for which `messages` permits suffice; the last one may overdraw
@@ -58,6 +61,7 @@ class Delivery:
             self.message_counts[start:stop],
             self.unacked_indexes,
             self.withheld,
+            self.late,
         )
 
     def pick(self, indexes: Sequence[int]) -> "Delivery":
@@ -71,6 +75,7 @@ class Delivery:
             [self.message_counts[index] for index in indexes],
             self.unacked_indexes,
             self.withheld,
+            self.late,
         )
 
 

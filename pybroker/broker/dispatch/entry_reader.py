@@ -20,9 +20,8 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.runtime import Tasks, nobody_cares
-from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
-from pybroker.broker.dispatch.passed_over import PassedOver
+from pybroker.broker.dispatch.lives import Lives
 
 log = logging.getLogger(__name__)
 
@@ -173,10 +172,9 @@ class EntryReader:
         "_messages_per_entry",
         "_settled_to",
         "_topic",
-        "clients",
+        "lives",
         "most_bytes",
         "most_messages",
-        "passed_over",
         "position",
         "withheld",
     )
@@ -200,9 +198,7 @@ class EntryReader:
         # With a dispatch rate, what may be read until this is set again.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # Messages that aborted transactions had withheld from the active consumer.
-        self.passed_over: PassedOver | None = None
-        self.clients: Clients | None = None  # on Exclusive and Failover
+        self.lives: Lives | None = None  # of clients, on Exclusive and Failover
 
     @property
     def limit(self) -> Position:
@@ -218,15 +214,12 @@ class EntryReader:
         """Back to the first unacknowledged entry."""
         self.position = self._cursor.mark_delete_position.after
         self._settled_to = EARLIEST
-        if self.passed_over is not None:
-            self.passed_over.read_anew()
         self.read_anew()
 
     def moved(self) -> None:
         """Begin at the cursor, which a seek has moved."""
-        self.passed_over = None
-        if self.clients is not None:
-            self.clients.forget_gone()
+        if self.lives is not None:
+            self.lives.forget_all()
         self.rewind()
 
     @property
@@ -235,15 +228,26 @@ class EntryReader:
         return self._ledger.next_position(self._cursor.mark_delete_position)
 
     @property
+    def end(self) -> Position:
+        """The next entry to be appended."""
+        return self._ledger.next_position(self._ledger.last_confirmed)
+
+    def require_lives(self) -> Lives:
+        if self.lives is None:
+            self.lives = Lives(lambda: self.position, lambda: self.first)
+        return self.lives
+
+    @property
     def clients_may_return(self) -> bool:
         """Whether an Exclusive or Failover client that is gone may acknowledge when it returns."""
-        return self.clients is not None and self.clients.may_return(self.first)
+        return self.lives is not None and self.lives.may_return()
 
     def break_cycles(self) -> None:
         """Drops references, because the subscription has ended."""
         for fetcher in (self._ahead, self._again):
             if fetcher is not None:
                 fetcher.break_cycles()
+        self.lives = None
 
     def read_anew(self) -> None:
         """Discard a read in progress and what earlier reads have returned."""

@@ -5,7 +5,8 @@ its ack sets on the broker's. If the transaction has aborted by then, that would
 messages that no consumer was given. So a plain acknowledgement does not apply to the messages left
 out here.
 
-Such a batch may be delivered again, with other messages left out or none. Then an acknowledgement
+Such a batch may be delivered again, with other messages left out or none; or only a part of it is
+delivered again, which an abort gave back. Then an acknowledgement
 of the whole batch does not say to which delivery it refers. It counts for the messages common to
 all deliveries; as many acknowledgements as there were deliveries count for the messages of any. In
 a transaction it is refused.
@@ -16,7 +17,6 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
-from pybroker.base.errors import TransactionConflict
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.transaction.pending_acks.records import PendingAck
 
@@ -84,13 +84,19 @@ class LeftOut:
     def delivered(self, delivery: Delivery) -> None:
         known, ledger_id = self._batches, delivery.ledger_id
         parts, withheld = delivery.unacked_indexes or {}, delivery.withheld or {}
+        late = delivery.late or {}
         for entry_id in delivery.entry_ids:
             position = (ledger_id, entry_id)
             batch, left_out = known.pop(position, None), withheld.get(entry_id, 0)
-            if batch is None and not left_out:
+            if batch is None and not left_out and entry_id not in late:
                 continue
             size = parts[entry_id][1] if batch is None else batch.size
             given = parts[entry_id][0] if entry_id in parts else (1 << size) - 1
+            if entry_id in late:
+                batch = batch or _Batch(0, late[entry_id], size)
+                batch.delivered_again(batch.left_out & ~given, given)
+                known[position] = batch
+                continue
             # If nothing from earlier deliveries is delivered again, all of it is acknowledged.
             if batch is not None and any(each & given for each in batch.owed):
                 batch.delivered_again(left_out, given)
@@ -127,36 +133,33 @@ class LeftOut:
                 parts.append((position, batch.acknowledged(), batch.size))
         return whole, parts
 
-    def acknowledged_up_to(self, position: tuple[int, int]) -> bool:
-        """Whether a cumulative acknowledgement of this entry as a whole refers to the latest
-        delivery.
+    def acknowledged_up_to(self, position: tuple[int, int]) -> bool | None:
+        """Whether a cumulative acknowledgement of this entry as a whole refers to all its
+        deliveries; None if nothing was left out of them.
         """
-        batch = self._batches.get(position)
-        if batch is None:
-            return True
+        if (batch := self._batches.get(position)) is None:
+            return None
         is_clear = batch.is_clear
         batch.acknowledged()
         return is_clear
 
+    def is_clear(self, ack: PendingAck) -> bool | None:
+        """Like `acknowledged_up_to`, for an acknowledgement in a transaction."""
+        if ack.still_unacked or (batch := self._batches.get(ack.position)) is None:
+            return None
+        return batch.is_clear
+
     def spare(self, acks: Sequence[PendingAck]) -> list[PendingAck]:
-        """Acknowledgements in a transaction, without messages that were left out. Raises
-        TransactionConflict.
-        """
-        self.check_clear(acks)
+        """Acknowledgements in a transaction, without messages that were left out."""
         return [self._spare(ack) for ack in acks]
 
-    def check_clear(self, acks: Iterable[PendingAck]) -> None:
-        """Raises TransactionConflict if an acknowledgement is ambiguous, so that any choice might
-        lose or duplicate messages.
-        """
+    def unclear(self, acks: Iterable[PendingAck]) -> PendingAck | None:
+        """An acknowledgement that is ambiguous: any choice might lose or duplicate messages."""
         for ack in acks:
             batch = self._batches.get(ack.position)
             if batch is not None and not (batch.is_clear or ack.still_unacked):
-                raise TransactionConflict(
-                    f"Batch {ack.position} was redelivered meanwhile, some of its messages for "
-                    "the first time: abort, ask for redelivery, and acknowledge what you then "
-                    "receive"
-                )
+                return ack
+        return None
 
     def _spare(self, ack: PendingAck) -> PendingAck:
         if (batch := self._batches.get(ack.position)) is None:

@@ -252,7 +252,9 @@ class SharedDispatcher:
 
     # -- giving back
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
+    ) -> None:
         """Redeliver these entries of the consumer or (None) all, to any consumer. Messages that an
         open transaction has acknowledged are not held by a consumer and stay withheld.
         """

@@ -7,15 +7,14 @@ consumer with key ranges gets only the messages inside them (key_ranges.py).
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from managed_ledger.position import EARLIEST, Position
+from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer
-from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
-from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
+from pybroker.broker.dispatch.lives import Life
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
 
@@ -31,7 +30,7 @@ class SingleActiveDispatcher:
         a consumer that reads compacted.
         """
         self._plain = reader
-        self._clients = reader.clients = reader.clients or Clients()
+        self._lives = reader.require_lives()
         self._new_compacted = compacted
         self._reader: EntryReader | CompactedReader = reader  # for the active consumer
         self._failover = failover
@@ -48,19 +47,17 @@ class SingleActiveDispatcher:
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
         ranges = None if self._failover else ranges_of(consumer)
-        reader = self._plain
-        consumer.client = self._clients.arrive(consumer.name, reader.position, reader.first)
+        ask = consumer.request
+        consumer.life = self._lives.arrive(ask.name, ask.consumer_id, ask.request_id, ask.epoch)
         if self._election.add(consumer):
             self._ranges = ranges
             self._begin()
 
     def remove(self, consumer: Consumer) -> None:
-        closed, passed_over = consumer.closed_by_client, self._plain.passed_over
-        if closed and passed_over is not None and not self._clients.share(consumer.name):
-            passed_over.last_acknowledged.forget(consumer.name)
+        assert consumer.life is not None
         if self._election.remove(consumer):
             self._begin()
-        self._clients.leave(consumer.client, closed, self._plain.first)
+        self._lives.leave(consumer.life, consumer.closed_by_client)
 
     def _begin(self) -> None:
         """Call when the active consumer has changed or left."""
@@ -69,11 +66,6 @@ class SingleActiveDispatcher:
         compacted = self.active is not None and self.active.read_compacted
         self._reader = self._new_compacted() if compacted else self._plain
         self.rewind()
-
-    def given(self, consumer: Consumer, sure: bool = True) -> GivenSoFar:
-        read_to = self._plain.position if consumer is self.active else EARLIEST
-        client = consumer.client
-        return GivenSoFar(read_to, client.earlier, consumer.name, sure, client.had)
 
     # -- delivering
 
@@ -97,47 +89,57 @@ class SingleActiveDispatcher:
         return False
 
     def _next(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        source = self._aborted if self._aborted else self._reader
-        delivery = source.peek(max_messages, max_bytes)
+        delivery = self._peek(max_messages, max_bytes)
         if delivery is not None and delivery.entries:
             read_to = self._plain.position
-            source.advance(delivery)
-            if self._plain.passed_over is not None:
-                self._note_given(self._plain.passed_over, delivery, read_to)
+            self._source.advance(delivery)
+            if self._lives.given_back:
+                self._note_given(delivery, read_to)
+        return delivery
+
+    @property
+    def _source(self) -> EntryReader | CompactedReader | RedeliveryQueue:
+        return self._aborted if self._aborted else self._reader
+
+    def _peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        delivery = self._source.peek(max_messages, max_bytes)
+        if delivery is not None and self._aborted:
+            return self._lives.given_back.late_only(delivery)
         return delivery
 
     def _next_inside(self, ranges: KeyRanges, max_messages: int, max_bytes: int) -> Delivery | None:
         """Like `_next`; the delivery is also empty if all entries were outside the ranges."""
-        source = self._aborted if self._aborted else self._reader
-        delivery = source.peek(max(max_messages, LOOK_AHEAD), max_bytes)
+        delivery = self._peek(max(max_messages, LOOK_AHEAD), max_bytes)
         if delivery is None or not delivery.entries:
             return delivery
         taken, done = ranges.split(delivery, max_messages)
         read_to = self._plain.position
-        source.pass_over(done)
+        self._source.pass_over(done)
         self._plain.spend(taken)
-        if self._plain.passed_over is not None:
-            self._note_given(self._plain.passed_over, done, read_to)
+        if self._lives.given_back:
+            self._note_given(done, read_to)
         return taken
 
-    def _note_given(self, passed_over: PassedOver, delivery: Delivery, read_to: Position) -> None:
+    def _note_given(self, delivery: Delivery, read_to: Position) -> None:
         """Note that the active consumer gets the delivery, after everything before `read_to`."""
-        ledger_id = delivery.ledger_id
-        name = "" if self.active is None else self.active.name
-        passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to, name)
+        self._lives.delivered(delivery, read_to)
         if self._reader is not self._plain:  # messages that compaction left out never come
-            passed_over.passed(self._plain.position, read_to, name)
+            self._lives.passed(self._plain.position, read_to)
 
     # -- giving back
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool
+    ) -> None:
         """Redeliver everything unacknowledged, whatever was requested: these types guarantee
-        order.
+        order. `drops`: the client drops what it was given so far.
         """
         consumer.left_out.asked_again(None)
+        forgets = consumer.life if drops else None
         if consumer is self.active:
-            self.rewind()
-        consumer.client.asked_again()
+            self._rewind(forgets)
+        elif forgets is not None:
+            self._lives.forget(forgets)
 
     def restore(self, positions: Iterable[Position]) -> None:
         """Redeliver entries that an aborted transaction had acknowledged."""
@@ -147,8 +149,10 @@ class SingleActiveDispatcher:
             self._aborted.add(by_ledger(positions))
 
     def rewind(self) -> None:
-        client = None if self.active is None else self.active.client
-        self._clients.begin(client, self._plain.position, self._plain.first)
+        self._rewind(None)
+
+    def _rewind(self, forgets: Life | None) -> None:
+        self._lives.begin(None if self.active is None else self.active.life, forgets)
         self._aborted.clear()
         self._reader.rewind()
 

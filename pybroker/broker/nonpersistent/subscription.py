@@ -121,7 +121,9 @@ class NonPersistentSubscription:
 
     # -- without effect, because nothing is stored
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
+    ) -> None:
         pass
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:

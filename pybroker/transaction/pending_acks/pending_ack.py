@@ -19,10 +19,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Final
+from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
@@ -53,6 +53,7 @@ from pybroker.transaction.pending_acks.records import (
     AckRecord,
     EndRecord,
     Held,
+    LifeRecord,
     PassedOverRecord,
     PendingAck,
     Record,
@@ -90,6 +91,16 @@ def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
     return PendingAckStats(txn_id, individual, last)
 
 
+class Life(Protocol):
+    """See pybroker.broker.dispatch.lives."""
+
+    stored: bool
+    recorded: bool
+
+    @property
+    def record(self) -> LifeRecord: ...
+
+
 class PendingAcks:
     """For one subscription. Create it with `open`, which replays the log."""
 
@@ -112,10 +123,14 @@ class PendingAcks:
         self._applying = Applying()
         # Called after an abort or a failed write with the messages that were held individually, in
         # order. Messages held cumulatively were delivered: the aborting client requests them again.
-        self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
+        # The transaction is None if it ended before the log was opened.
+        self.on_restored: Callable[[TxnId | None, Mapping[Position, Held]], object] = nobody_cares
         self._on_ended: Callable[[TxnId, TxnAction], object] = nobody_cares
-        # The messages passed to `on_restored` that might still be covered by mistake.
-        self.passed_over: Callable[[], Mapping[Position, Held]] = lambda: NOTHING_HELD
+        # What snapshots keep beside the transactions: the messages passed to `on_restored` that
+        # might still be covered by mistake, and the lives of clients.
+        self.kept: Callable[[], tuple[Mapping[Position, Held], Sequence[LifeRecord]]]
+        self.kept = lambda: (NOTHING_HELD, ())
+        self.lives: dict[int, LifeRecord] = {}  # as the log has them when it is opened; by number
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visits = PacedVisits(ledger.housekeeper)
@@ -150,6 +165,10 @@ class PendingAcks:
             return self._apply_end(record)
         if isinstance(record, PassedOverRecord):
             self._restore_replayed(record.messages)
+        elif isinstance(record, LifeRecord):
+            self.lives.pop(record.number, None)
+            if not record.is_gone:
+                self.lives[record.number] = record
         elif record.cumulative:
             self._state.hold_cumulative(record)
         else:
@@ -159,6 +178,8 @@ class PendingAcks:
 
     def _apply_end(self, record: EndRecord) -> Pieces | None:
         txn_id, commits = record.txn_id, record.action is TxnAction.COMMIT
+        if not commits:
+            self._forget_taints(txn_id)
         if (held := self._state.transactions.get(txn_id)) is None:
             return None
         if not self._applying.fits(len(held)):
@@ -175,6 +196,12 @@ class PendingAcks:
         for position, held in restored.items():
             self._replayed[position] = self._replayed.get(position, held) | held
 
+    def _forget_taints(self, txn_id: TxnId) -> None:
+        for life in self.lives.values():
+            if any(each == txn_id for each, _ in life.taints):
+                left = tuple(taint for taint in life.taints if taint[0] != txn_id)
+                self.lives[life.number] = replace(life, taints=left)
+
     async def _forget_acknowledged(self) -> None:
         is_deleted, left = self._cursor.is_deleted, dict[Position, Held]()
         replayed = iter(self._replayed.items())
@@ -186,17 +213,18 @@ class PendingAcks:
     def follow(
         self,
         ended: Callable[[TxnId, TxnAction], object],
-        commits: Callable[[TxnId, Position], object],
+        commits: Callable[[AckRecord], object],
     ) -> None:
         """`ended` is called once an end is in effect, or nothing of the transaction was written;
-        `commits` before a committed cumulative acknowledgement moves the cursor to that position.
+        `commits` before the commit of a cumulative acknowledgement is logged, and before it moves
+        the cursor.
         """
         self._on_ended, self._state.on_cumulative = ended, commits
 
     def tell_replayed(self) -> None:
         """Report to `on_restored` the released messages that replay has found in the log."""
         replayed, self._replayed = self._replayed, {}
-        self.on_restored(replayed)
+        self.on_restored(None, replayed)
 
     # Messages that consumers must not receive and plain acknowledgements must not touch
 
@@ -207,6 +235,15 @@ class PendingAcks:
     def pending_indexes(self, position: tuple[int, int]) -> int:
         """The indexes of a batch that open transactions hold individually, as bits."""
         return self._state.pending_indexes(position)
+
+    def left_by(self, txn_id: TxnId, position: Position) -> int:
+        """What the transaction's cumulative acknowledgement does not cover of the entry, as
+        bits.
+        """
+        held = self._state.transactions.get(txn_id)
+        if held is None or not held.cumulative:
+            return ALL_INDEXES
+        return held.cumulative[-1].left_of(position)
 
     @property
     def holds_singly(self) -> bool:
@@ -240,17 +277,23 @@ class PendingAcks:
     # Acknowledge
 
     def acknowledge(
-        self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = nobody_cares
+        self,
+        txn_id: TxnId,
+        acks: Sequence[PendingAck],
+        withheld: Callable[[], object] = nobody_cares,
+        taken: Callable[[], object] = nobody_cares,
     ) -> asyncio.Future[None]:
         """Acknowledge all messages or none. Durable when the future completes; in effect when the
         transaction commits.
 
-        `withheld` is called once the record is durable, before later events here. Raises
-        TransactionConflict, InvalidTxnStatus, TransactionNotFound, TransactionCoordinatorNotFound;
-        fails with PersistenceError.
+        `taken` is called before the record is logged, `withheld` once it is durable, before later
+        events here. Raises TransactionConflict, InvalidTxnStatus, TransactionNotFound,
+        TransactionCoordinatorNotFound; fails with PersistenceError.
         """
         self._check(txn_id, acks)
-        self._state.take(txn_id, acks)
+        if (conflict := self._state.take(txn_id, acks)) is not None:
+            raise self.conflict(txn_id, *conflict)
+        taken()
         return self._log(AckRecord(txn_id, False, acks), self._give_back, withheld)
 
     def acknowledge_cumulative(
@@ -261,16 +304,25 @@ class PendingAcks:
         """
         self._check(txn_id, [ack])
         record = self._state.take_cumulative(txn_id, ack, not_given)
+        if isinstance(record, str):
+            raise self.conflict(txn_id, ack, record)
         durable = partial(self._state.forget_before, record)
         return self._log(record, self._give_back_cumulative, durable)
+
+    def conflict(self, txn_id: TxnId, ack: PendingAck, reason: str) -> TransactionConflict:
+        """The answer to an acknowledgement that is refused."""
+        what = f"{ack.what} of {self._topic} on subscription {self._cursor.name}"
+        log.info("Transaction %s cannot acknowledge %s: %s", txn_id, what, reason)
+        return TransactionConflict(f"Transaction {txn_id} cannot acknowledge {what}: {reason}")
 
     def _give_back(self, record: AckRecord) -> None:
         self._state.give_back(record.txn_id, record.acks)
         self.on_restored(
+            record.txn_id,
             {
                 ack.position: Held(ack.acked_indexes or ALL_INDEXES, ack.batch_size)
                 for ack in sorted(record.acks, key=lambda ack: ack.position)
-            }
+            },
         )
         if record.txn_id not in self._state.transactions:
             self._on_ended(record.txn_id, TxnAction.ABORT)
@@ -291,18 +343,12 @@ class PendingAcks:
         last = self._ledger.last_confirmed
         for ack in acks:
             if ack.position > last:
-                raise TransactionConflict(
-                    f"Transaction {txn_id} cannot acknowledge {ack.position}: the last message of "
-                    f"{self._topic} is {last}"
-                )
+                raise self.conflict(txn_id, ack, f"the last message of the topic is {last}")
             if not (self._ledger.has_entry(ack.position) or self._cursor.is_deleted(ack.position)):
-                raise TransactionConflict(
-                    f"Transaction {txn_id} cannot acknowledge {ack.position}: {self._topic} has no "
-                    "message there"
-                )
+                raise self.conflict(txn_id, ack, "the topic has no message there")
 
     def _log(
-        self, record: AckRecord, undo: Callable[[AckRecord], None], withheld: Callable[[], None]
+        self, record: AckRecord, undo: Callable[[AckRecord], None], withheld: Callable[[], object]
     ) -> asyncio.Future[None]:
         durable: Prompt[None] = prompt()
         self._store.append(record, partial(self._logged, record, undo, withheld, durable))
@@ -314,7 +360,7 @@ class PendingAcks:
         self,
         record: AckRecord,
         undo: Callable[[AckRecord], None],
-        withheld: Callable[[], None],
+        withheld: Callable[[], object],
         durable: asyncio.Future[None],
         error: Exception | None,
     ) -> None:
@@ -330,6 +376,31 @@ class PendingAcks:
         where = f"{self._topic}, subscription {self._cursor.name}"
         why = f"{where}: the acknowledgement was not written: {error}"
         fail(durable, PersistenceError(why))
+
+    def note_life(self, life: Life, is_gone: bool = False) -> asyncio.Future[None]:
+        """Store the life as it is now, or that it will not return: durable before what is logged
+        later. If that fails, it is stored with the next acknowledgement. The future never fails.
+        """
+        noted: Prompt[None] = prompt()
+        if self._closed:
+            noted.set_result(None)
+            return noted
+        record = replace(life.record, is_gone=is_gone)
+        life.stored = life.recorded = True
+        self._store.append(record, partial(self._life_logged, life, noted))
+        self._checkpoint_if_long()
+        return noted
+
+    def _life_logged(
+        self, life: Life, noted: asyncio.Future[None], error: Exception | None
+    ) -> None:
+        life.stored = life.stored and error is None
+        if not noted.done():
+            noted.set_result(None)
+
+    async def store_life(self, life: Life) -> None:
+        """Wait until the log knows the life."""
+        await self.note_life(life)
 
     # End
 
@@ -351,6 +422,8 @@ class PendingAcks:
     ) -> asyncio.Future[None]:
         held = self._state.transactions[txn_id]
         held.action = action
+        if action is TxnAction.COMMIT:
+            self._state.tell_commit(held)
         ending = held.ending = prompt()
         append = self._store.append_not_later if not_later else self._store.append
         append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
@@ -368,14 +441,17 @@ class PendingAcks:
             if action is TxnAction.COMMIT:
                 self._state.commit(txn_id)
             else:
-                self.on_restored(self._state.drop(txn_id))
+                self.on_restored(txn_id, self._state.drop(txn_id))
             self._ended(txn_id, action, ending)
             return
         if action is TxnAction.COMMIT:
             pieces = commit_in_pieces(self._state, txn_id)
         else:
-            pieces = abort_in_pieces(self._state, txn_id, lambda some: self.on_restored(some))
+            pieces = abort_in_pieces(self._state, txn_id, partial(self._restored, txn_id))
         self._applying.start(pieces, partial(self._ended, txn_id, action, ending))
+
+    def _restored(self, txn_id: TxnId, some: Mapping[Position, Held]) -> None:
+        self.on_restored(txn_id, some)
 
     def _ended(self, txn_id: TxnId, action: TxnAction, ending: asyncio.Future[None]) -> None:
         self._on_ended(txn_id, action)
@@ -427,7 +503,8 @@ class PendingAcks:
         records = self._store.records_since_snapshot
         if records < self._log_entries:
             return
-        if records >= 2 * (self._state.size + len(self.passed_over())):
+        given_back, lives = self.kept()
+        if records >= 2 * (self._state.size + len(given_back) + len(lives)):
             self._start_checkpoint()
 
     def _start_checkpoint(self) -> None:
@@ -444,7 +521,7 @@ class PendingAcks:
         Call it after the cursor was moved back: otherwise replay would acknowledge old entries
         again.
         """
-        records = chain(self._state.records(), self._passed_over_records())
+        records = chain(self._state.records(), self._kept_records())
         await self._store.replace_past(records, self._flush)
 
     async def _flush(self) -> None:
@@ -452,15 +529,17 @@ class PendingAcks:
         await self.settled()
         await self._cursor.flush()
 
-    def _passed_over_records(self) -> Iterator[Record | None]:
-        """The messages that consumers have passed over. Request these after the state's records, so
-        that an abort in between is in one or the other.
+    def _kept_records(self) -> Iterator[Record | None]:
+        """The messages that consumers have passed over, and lives. Request these after the state's
+        records, so that an abort in between is in one or the other.
 
         Transactions whose abort is in progress are included here, because the state's records leave
         them out. The set of entries is fixed at the beginning; each record is up to date when it is
         requested.
         """
-        passed = tuple(self.passed_over())
+        given_back, lives = self.kept()
+        yield from lives
+        passed = tuple(given_back)
         aborting = [(each, tuple(each.positions())) for each in self._state.being_aborted()]
         left = chain(
             ((at, self._kept(at, None)) for at in passed),
@@ -475,7 +554,7 @@ class PendingAcks:
         """The part of the entry that aborted transactions held back from consumers, and the part
         that `aborting` still holds back.
         """
-        passed = self.passed_over().get(position)
+        passed = self.kept()[0].get(position)
         held = None if aborting is None else aborting.held_of(position)
         return passed | held if passed and held else passed or held
 

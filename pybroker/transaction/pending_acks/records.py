@@ -12,6 +12,11 @@ from pybroker.transaction.txn_status import TxnAction
 
 ALL_INDEXES: Final = -1  # as bits: the whole entry, whatever its number of messages
 
+_MOST_RUNS: Final = 5  # in an error
+
+Reach = tuple[Position, float]  # how far: an entry, and how many messages of it; inf: the whole
+Place = tuple[Position, int]  # a message: its entry, and its index in the batch
+
 
 @dataclass(frozen=True, slots=True)
 class PendingAck:
@@ -29,11 +34,39 @@ class PendingAck:
         return ~self.still_unacked & ((1 << self.batch_size) - 1)
 
     @property
-    def reach(self) -> tuple[Position, float]:
-        """How far a cumulative acknowledgement reaches: the position, and the number of indexes in
-        its batch.
-        """
+    def what(self) -> str:
+        """The messages, in words."""
+        if not self.still_unacked:
+            return str(self.position)
+        return f"{indexes_in_words(self.acked_indexes)} of batch {self.position}"
+
+    @property
+    def first(self) -> Place:
+        """The first message that it names."""
+        bits = self.acked_indexes
+        return self.position, (bits & -bits).bit_length() - 1 if bits else 0
+
+    @property
+    def reach(self) -> Reach:
+        """How far a cumulative acknowledgement reaches."""
         return self.position, self.acked_indexes.bit_count() if self.still_unacked else math.inf
+
+
+def indexes_in_words(bits: int) -> str:
+    """Such as "messages 0 to 2 and 5"; counted from 0, at most some of them."""
+    runs: list[str] = []
+    start = 0
+    while bits >> start and len(runs) < _MOST_RUNS:
+        rest = bits >> start
+        start += (rest & -rest).bit_length() - 1
+        length = (~(bits >> start) & (bits >> start) + 1).bit_length() - 1
+        runs.append(f"{start} to {start + length - 1}" if length > 1 else str(start))
+        start += length
+    if bits >> start:
+        runs.append("others")
+    message = "messages" if bits.bit_count() > 1 else "message"
+    *others, last = runs
+    return f"{message} {', '.join(others)} and {last}" if others else f"{message} {last}"
 
 
 class Held(NamedTuple):
@@ -101,4 +134,20 @@ class PassedOverRecord:
     messages: Mapping[Position, Held]
 
 
-Record = AckRecord | EndRecord | PassedOverRecord
+@dataclass(frozen=True, slots=True)
+class LifeRecord:
+    """A client's consumer that may return, and what taints it: see pybroker.broker.dispatch.lives.
+    It replaces earlier records of the same number.
+    """
+
+    number: int
+    name: str
+    consumer_id: int
+    request_id: int  # of its latest SUBSCRIBE
+    # Transactions that have acknowledged messages of which it may have another delivery, each with
+    # the first of these.
+    taints: Sequence[tuple[TxnId, Place]] = ()
+    is_gone: bool = False  # it will not return
+
+
+Record = AckRecord | EndRecord | PassedOverRecord | LifeRecord

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.pending_acks.records import (
@@ -33,11 +32,12 @@ from pybroker.transaction.pending_acks.records import (
     Held,
     PendingAck,
     Record,
+    indexes_in_words,
 )
 from pybroker.transaction.txn_status import TxnAction
 
 _ACKS_PER_RECORD: Final = 500
-_MOST_SPARED: Final = 1000  # entries, by one cumulative acknowledgement
+MOST_SPARED: Final = 10_000  # entries, by one cumulative acknowledgement
 
 
 class AcksOfTransaction:
@@ -107,7 +107,7 @@ class PendingAckState:
         self._batch_sizes: dict[tuple[int, int], int] = {}
         self._cumulative_owner: TxnId | None = None
         # Called before a committed cumulative acknowledgement moves the cursor.
-        self.on_cumulative: Callable[[TxnId, Position], object] = nobody_cares
+        self.on_cumulative: Callable[[AckRecord], object] = nobody_cares
 
     # Pending messages
 
@@ -152,15 +152,14 @@ class PendingAckState:
 
     # Individual acknowledgements
 
-    def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
-        """Take all of the messages or none. Raises TransactionConflict."""
+    def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> tuple[PendingAck, str] | None:
+        """Take all of the messages or none. Returns the one that conflicts, and the reason."""
         for count, ack in enumerate(acks):
             if (reason := self._conflict(txn_id, ack)) is not None:
                 self.give_back(txn_id, acks[:count])
-                raise TransactionConflict(
-                    f"Transaction {txn_id} cannot acknowledge {ack.position}: {reason}"
-                )
+                return ack, reason
             self.hold(txn_id, ack)
+        return None
 
     def _conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         position, bits = ack.position, ack.acked_indexes
@@ -178,7 +177,7 @@ class PendingAckState:
             return "an open transaction has acknowledged it; retry when it has ended"
         unacked = self._cursor.unacked_indexes(position)
         if unacked is not None and bits & ~unacked:
-            return f"batch indexes already acknowledged: {bits & ~unacked:#b}"
+            return f"{indexes_in_words(bits & ~unacked)} of the batch already acknowledged"
         return None
 
     def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
@@ -218,22 +217,19 @@ class PendingAckState:
 
     def take_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
-    ) -> AckRecord:
+    ) -> AckRecord | str:
         """Take everything up to `ack`, except the messages that other transactions hold
-        individually and those `not_given`: these are `spared` in the returned record. Raises
-        TransactionConflict.
+        individually and those `not_given`: these are `spared` in the returned record. Returns the
+        reason if that conflicts.
         """
-        spared: dict[Position, Held] = {}
-        if (reason := self._cumulative_conflict(txn_id, ack)) is None:
-            spared = self._spared(txn_id, ack.position, not_given)
-            if len(spared) > _MOST_SPARED:
-                reason = (
-                    f"other transactions hold {len(spared)} messages before it; acknowledge each "
-                    "message individually, or retry when they have ended"
-                )
-        if reason is not None:
-            raise TransactionConflict(
-                f"Transaction {txn_id} cannot acknowledge up to {ack.position}: {reason}"
+        if (reason := self._cumulative_conflict(txn_id, ack)) is not None:
+            return reason
+        spared = self._spared(txn_id, ack.position, not_given)
+        if len(spared) > MOST_SPARED:
+            return (
+                f"{len(spared)} messages before it are acknowledged individually in other "
+                f"transactions, or were and are not redelivered yet, and at most {MOST_SPARED} may "
+                "be: acknowledge each message individually"
             )
         record = AckRecord(txn_id, True, (ack,), spared)
         self.hold_cumulative(record)
@@ -346,13 +342,19 @@ class PendingAckState:
         if transaction.cumulative:
             record = transaction.cumulative[-1]
             last = record.last
-            if last.position > self._cursor.mark_delete_position:
-                self.on_cumulative(txn_id, last.position)
+            self.tell_commit(transaction)
             unacked, size = last.still_unacked, last.batch_size
             if record.spared:
                 self._cursor.mark_delete_around(last.position, record.spared, unacked, size)
             else:
                 self._cursor.mark_delete(last.position, unacked, size)
+
+    def tell_commit(self, transaction: AcksOfTransaction) -> None:
+        """Report the commit of a cumulative acknowledgement."""
+        if transaction.cumulative:
+            record = transaction.cumulative[-1]
+            if record.last.position > self._cursor.mark_delete_position:
+                self.on_cumulative(record)
 
     def _acknowledge(self, positions: Iterable[Position]) -> None:
         cursor = self._cursor

@@ -21,8 +21,10 @@ from pybroker.transaction.pending_acks.records import (
     AckRecord,
     EndRecord,
     Held,
+    LifeRecord,
     PassedOverRecord,
     PendingAck,
+    Place,
     Record,
 )
 from pybroker.transaction.snapshot_log import Done, SnapshotLog
@@ -39,6 +41,7 @@ class _Operation(enum.IntEnum):
     ABORT = 3
     CUMULATIVE_SPARING = 4  # CUMULATIVE, with the spared messages
     PASSED_OVER = 5  # belongs to no transaction
+    LIFE = 6  # nor does this
 
 
 _OPERATIONS: Final = frozenset(_Operation)
@@ -57,6 +60,9 @@ def encode_entry(records: Sequence[Record]) -> bytes:
         elif isinstance(record, PassedOverRecord):
             out.number(_Operation.PASSED_OVER)
             _write_held(out, record.messages)
+        elif isinstance(record, LifeRecord):
+            out.number(_Operation.LIFE)
+            _write_life(out, record)
         else:
             _write_head(out, _ack_operation(record), record.txn_id)
             _write_acks(out, record.acks)
@@ -86,6 +92,14 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
     for position, held in messages.items():
         whole = held.bits == ALL_INDEXES
         _write_bits(out, position, 0 if whole else held.bits, held.batch_size)
+
+
+def _write_life(out: Writer, life: LifeRecord) -> None:
+    out.numbers((life.number, life.is_gone, life.consumer_id, life.request_id))
+    out.text(life.name)
+    out.number(len(life.taints))
+    for txn_id, (position, index) in life.taints:
+        out.numbers((*txn_id, *position, index))
 
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
@@ -119,6 +133,8 @@ def _read_record(data: Reader, source: str) -> Record:
     operation = _Operation(number)
     if operation is _Operation.PASSED_OVER:
         return PassedOverRecord(_read_held(data))
+    if operation is _Operation.LIFE:
+        return _read_life(data)
     txn_id = TxnId(data.number(), data.number())
     if operation is _Operation.COMMIT:
         return EndRecord(txn_id, TxnAction.COMMIT)
@@ -135,6 +151,18 @@ def _read_acks(data: Reader) -> tuple[PendingAck, ...]:
 
 def _read_held(data: Reader) -> dict[Position, Held]:
     return {each.position: _held(each) for each in _read_acks(data)}
+
+
+def _read_life(data: Reader) -> LifeRecord:
+    number, is_gone, consumer_id, request_id = data.numbers(4)
+    name = data.text()
+    taints = tuple(_read_taint(data) for _ in range(data.number()))
+    return LifeRecord(number, name, consumer_id, request_id, taints, bool(is_gone))
+
+
+def _read_taint(data: Reader) -> tuple[TxnId, Place]:
+    most, least, ledger_id, entry_id, index = data.numbers(5)
+    return TxnId(most, least), (Position(ledger_id, entry_id), index)
 
 
 def _held(read: PendingAck) -> Held:

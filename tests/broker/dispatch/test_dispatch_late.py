@@ -1,21 +1,16 @@
 """Messages delivered late after an abort, and acknowledgements of a part of them."""
 
 import pytest
-from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, RecordingSink, with_topic
+from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, RecordingSink, given_back, with_topic
 from test_dispatch_cumulative import left, successor
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
-from managed_ledger.position import EARLIEST, Position
+from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer, SubscribeRequest
-from pybroker.broker.dispatch import passed_over
-from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.dispatch.passed_over import GivenSoFar, LastAcknowledged, PassedOver
-from pybroker.broker.dispatch.single import SingleActiveDispatcher
+from pybroker.broker.consumer import Consumer
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
-from pybroker.transaction.pending_acks.records import Held
 
 
 async def late_batch(
@@ -52,7 +47,7 @@ def test_of_a_batch_that_came_late_only_what_is_acknowledged_is_settled(
         (last,) = await topic.publish(1)
         subscription.acknowledge_cumulative(consumer, last)
         assert subscription.backlog == 0
-        assert subscription.reader.passed_over is None
+        assert not given_back(subscription)
 
     with_topic(scenario)
 
@@ -162,7 +157,7 @@ def test_what_may_have_been_dropped_is_covered_by_a_client_that_was_given_it_fir
         other, _ = await topic.consumer(subscription, EXCLUSIVE, 100, name="another")
         subscription.acknowledge_cumulative(other, positions[4])
         assert subscription.backlog == 0
-        assert subscription.reader.passed_over is None
+        assert not given_back(subscription)
 
     with_topic(scenario)
 
@@ -189,7 +184,7 @@ def test_what_may_have_been_dropped_is_covered_by_name(singly: bool) -> None:
             subscription.acknowledge_cumulative(consumer, positions[1])
         subscription.acknowledge_cumulative(consumer, positions[4])
         assert subscription.backlog == 0
-        assert subscription.reader.passed_over is None
+        assert not given_back(subscription)
 
     with_topic(scenario)
 
@@ -252,21 +247,6 @@ def test_after_an_unload_no_client_is_assumed_to_have_forgotten_its_acknowledgem
     with_topic(scenario)
 
 
-def test_a_limited_number_of_clients_is_remembered_and_of_the_others_the_furthest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(passed_over, "MOST_CLIENTS", 2)
-    last = LastAcknowledged()
-    first, second, third = (Position(1, each) for each in (5, 3, 4))
-    for name, position in (("a", first), ("b", second), ("a", second), ("c", third)):
-        last.note(name, position)
-    assert [last.of(name) for name in "abc"] == [second, second, third]  # "b" is forgotten
-    assert [last.known_of(name) for name in "abc"] == [second, EARLIEST, third]
-    last.note("d", first)
-    last.forget("d")
-    assert last.of("d") == second
-
-
 def test_of_several_clients_without_names_one_that_leaves_takes_no_memory_away() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -288,27 +268,6 @@ def test_of_several_clients_without_names_one_that_leaves_takes_no_memory_away()
         assert left(subscription, *positions) == [1]  # the client may have dropped 1
 
     with_topic(scenario)
-
-
-def test_many_late_messages_are_looked_through_once() -> None:
-    """Of 8000 messages, each was compared with all others: that took seconds."""
-
-    class Compared(list[Position]):
-        def __contains__(self, position: object) -> bool:
-            raise AssertionError("looks through the whole list for each late message")
-
-    passed = PassedOver()
-    positions = [Position(0, each) for each in range(5)]
-    passed.restore(dict.fromkeys(positions, Held()), EARLIEST, lambda position: False)
-    passed.given(positions, positions[-1].after, "c")
-    given = GivenSoFar(positions[-1].after.after)
-    covered = Compared(passed.covered(positions[-1].after, None, given))
-    assert len(covered) == 5
-    assert not passed.is_unclear(positions[-1].after, given, covered)
-    passed.last_acknowledged.note("c", positions[-1])
-    passed.read_anew()
-    passed.given(positions, positions[-1].after, "c")
-    assert passed.in_doubt(positions[-1].after, "c", covered) == []
 
 
 async def flipped(topic: FakeTopic) -> tuple[Subscription, Consumer, Consumer, RecordingSink]:
@@ -348,7 +307,7 @@ def test_an_earlier_active_consumer_that_names_a_late_message_covers_none_before
             )
         subscription.acknowledge_cumulative(first, late)
         everything = [Position(late.ledger_id, each) for each in range(4)]
-        assert left(subscription, *everything) == [1, 2, 3]
+        assert left(subscription, *everything) == [1, 3]
 
     with_topic(scenario)
 
@@ -356,25 +315,6 @@ def test_an_earlier_active_consumer_that_names_a_late_message_covers_none_before
 def first_ledger(topic: FakeTopic) -> int:
     ledger_id: int = topic.ledger.first_position.ledger_id
     return ledger_id
-
-
-def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been() -> None:
-    """When any consumer of a partition leaves, the active consumer may change."""
-
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        dispatcher = SingleActiveDispatcher(subscription.reader, True, 1, lambda: None)  # type: ignore[arg-type,return-value]
-        a, b, c = (Consumer(SubscribeRequest(1, name), RecordingSink()) for name in "abc")
-        for each in (a, b, c):
-            dispatcher.add(each)
-        assert dispatcher.active is b
-        positions = await topic.publish(4)
-        subscription.reader.pass_over(Delivery(*positions[-1][:1], [3], [], []))
-        dispatcher.remove(a)
-        assert dispatcher.active is c
-        assert dispatcher.given(b) == GivenSoFar(EARLIEST, positions[-1].after, "b")
-
-    with_topic(scenario)
 
 
 @pytest.mark.slow
@@ -390,8 +330,8 @@ def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> No
             await end(subscription, T1, ABORT)
             subscription.acknowledge(consumer, [position])
         assert subscription.backlog == 1
-        assert subscription.reader.passed_over is not None
-        assert len(subscription.reader.passed_over._restored) <= 1001
+        assert given_back(subscription)
+        assert len(given_back(subscription)) <= 1001
 
     with_topic(scenario)
 
@@ -419,21 +359,24 @@ def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
         consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 1)
         assert sink.take() == [0]
         if in_a_transaction:
-            await acknowledge(subscription, T2, positions[4], cumulative=True)
+            with pytest.raises(TransactionConflict, match="ask for redelivery"):
+                await acknowledge(subscription, T2, positions[4], cumulative=True)
+            left_over = (each for each in positions if not subscription.cursor.is_deleted(each))
+            await acknowledge(subscription, T2, *left_over)
             await end(subscription, T2, COMMIT)
-        else:
-            subscription.acknowledge_cumulative(consumer, positions[4])
+            assert subscription.backlog == 0
+            return
+        subscription.acknowledge_cumulative(consumer, positions[4])
         late = [1] if one_is_acknowledged else [1, 2]
         assert left(subscription, *positions) == [*late, 5]
         subscription.flow(consumer, 100)
         await topic.settled()
         assert sink.take() == [*late, 5]
         subscription.acknowledge_cumulative(consumer, positions[5])
-        if one_is_acknowledged or not in_a_transaction:  # the client may have dropped `late`
-            assert left(subscription, *positions) == late
-            subscription.acknowledge_cumulative(consumer, positions[late[-1]])
+        assert left(subscription, *positions) == late  # the client may have dropped them
+        subscription.acknowledge_cumulative(consumer, positions[late[-1]])
         assert subscription.backlog == 0
-        assert subscription.reader.passed_over is None
+        assert not given_back(subscription)
 
     with_topic(scenario)
 

@@ -12,8 +12,8 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import ConsumerAssignError, PersistenceError, TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
-from pybroker.broker.dispatch import clients
-from pybroker.broker.dispatch.clients import Clients
+from pybroker.broker.dispatch import lives
+from pybroker.broker.dispatch.lives import Lives
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
 from pybroker.transaction.snapshot_log import Done
@@ -129,7 +129,7 @@ def test_an_aborted_transaction_has_consumed_nothing() -> None:
         await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
         await _is_refused(subscription, active, positions[4])
         await end(subscription, T1, ABORT)
-        assert active.client.rival(T2) is None
+        assert active.life is not None and not active.life.taints
 
     with_topic(scenario)
 
@@ -152,7 +152,7 @@ def test_two_clients_may_act_in_one_transaction() -> None:
         await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
         await _acknowledge_up_to(subscription, active, T1, positions[4])
         await end(subscription, T1, COMMIT)
-        assert active.client.rival(T2) is None
+        assert active.life is not None and not active.life.taints
 
     with_topic(scenario)
 
@@ -181,7 +181,7 @@ def test_an_acknowledgement_of_nothing_takes_nothing() -> None:
         await topic.publish(5)
         active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
         await subscription.acknowledge_in_transaction(first, T1, [], cumulative=False)
-        assert active.client.rival(T2) is None
+        assert active.life is not None and not active.life.taints
 
     with_topic(scenario)
 
@@ -193,7 +193,8 @@ def test_a_seek_forgets_who_was_given_what() -> None:
         positions = await topic.publish(5)
         await subscription.seek(positions[0])
         consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
-        assert consumer.client.given_to == EARLIEST
+        assert consumer.life is not None
+        assert consumer.life.before == EARLIEST
 
     with_topic(scenario)
 
@@ -201,18 +202,20 @@ def test_a_seek_forgets_who_was_given_what() -> None:
 def test_few_clients_are_remembered_and_none_whose_messages_are_all_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clients, "MOST_GONE", 2)
-    first, read_to = Position(0, 0), Position(0, 5)
-    known = Clients()
+    monkeypatch.setattr(lives, "MOST_GONE", 2)
+    first, end = Position(0, 0), Position(0, 5)
+    now = [first]
+    known = Lives(lambda: end, lambda: now[0])
     for name in ("a", "b", "c"):
-        client = known.arrive(name, first, first)
-        known.begin(client, first, first)
-        known.begin(None, read_to, first)
-        known.leave(client, closed=False, first=first)
-    returned = [known.arrive(name, read_to, first) for name in ("a", "b")]
-    assert [each.given_to for each in returned] == [EARLIEST, read_to]
-    known.leave(known.arrive("d", read_to, first), closed=True, first=read_to)
-    assert known.arrive("c", read_to, first).given_to == EARLIEST
+        life = known.arrive(name, 1, 0, None)
+        known.begin(life)
+        known.begin(None)
+        known.leave(life, closed=False)
+    returned = [known.arrive(name, 1, 1, None) for name in ("a", "b")]
+    assert [each.before for each in returned] == [EARLIEST, end]
+    now[0] = end
+    known.arrive("d", 1, 0, None)
+    assert known.arrive("c", 1, 1, None).before == EARLIEST
 
 
 @pytest.mark.parametrize("in_a_transaction", [True, False])
@@ -310,29 +313,10 @@ def test_what_a_client_holds_before_it_is_given_it_again_is_not_consumed_twice(
     with_topic(scenario)
 
 
-def test_of_two_clients_without_names_that_are_gone_either_may_return_first() -> None:
-    """C++ and Python clients name their consumers only if told to."""
-
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        for _ in range(2):
-            await topic.consumer(subscription, FAILOVER, 100, name="")
-        positions = await topic.publish(5)
-        subscription.disconnect_consumers("the bundle moves")
-        second, _ = await topic.consumer(subscription, FAILOVER, 100, name="")
-        await _acknowledge_up_to(subscription, second, T1, positions[2])
-        await end(subscription, T1, COMMIT)
-        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="")
-        await _is_refused(subscription, first, positions[4])
-        await _acknowledge_up_to(subscription, second, T2, positions[4])
-
-    with_topic(scenario)
-
-
 def test_a_client_may_return_before_its_connection_is_known_to_be_dead() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, _, active, positions = await _one_after_the_other(topic)
-        again, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        again, _ = await topic.consumer(subscription, FAILOVER, 100, name="b", request_id=1)
         await _acknowledge_up_to(subscription, active, T1, positions[2])
         await end(subscription, T1, COMMIT)
         await _is_refused(subscription, again, positions[4])
@@ -346,14 +330,16 @@ def test_a_client_that_left_a_dead_connection_behind_returns_once() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         dead, _ = await topic.consumer(subscription, FAILOVER, 100)
-        again, _ = await topic.consumer(subscription, FAILOVER, 100)
+        again, _ = await topic.consumer(subscription, FAILOVER, 100, request_id=1)
         positions = await topic.publish(5)
         subscription.remove_consumer(dead)
         await topic.settled()
         await _acknowledge_up_to(subscription, again, T1, positions[2])
         subscription.remove_consumer(again)
-        again, _ = await topic.consumer(subscription, FAILOVER)
+        again, _ = await topic.consumer(subscription, FAILOVER, request_id=2)
         await end(subscription, T1, COMMIT)
+        await _is_refused(subscription, again, positions[4])  # it was given them over both
+        subscription.redeliver(again, None)
         await _acknowledge_up_to(subscription, again, T2, positions[4])
 
     with_topic(scenario)
@@ -410,8 +396,8 @@ def test_a_consumer_of_another_type_that_is_not_admitted_changes_nothing() -> No
     with_topic(scenario)
 
 
-def test_what_a_consumer_was_given_twice_unasked_is_not_acknowledged_as_once() -> None:
-    """Before another one took it, and again after the abort, in order with what followed."""
+def test_what_a_consumer_was_given_twice_is_acknowledged_by_what_it_was_given_once() -> None:
+    """Before another one took it, and again after the abort."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription, first, active, positions = await _one_after_the_other(topic)
@@ -419,9 +405,7 @@ def test_what_a_consumer_was_given_twice_unasked_is_not_acknowledged_as_once() -
         await end(subscription, T1, ABORT)
         await topic.settled()
         positions += await topic.publish(1)
-        await _is_refused(subscription, active, positions[5])
-        subscription.redeliver(active, None)
-        await topic.settled()
+        await _is_refused(subscription, active, positions[4])  # before or after the late message
         await _acknowledge_up_to(subscription, active, T2, positions[5])
 
     with_topic(scenario)
@@ -435,10 +419,11 @@ def test_what_could_not_be_written_hinders_no_other_client() -> None:
         with patch.object(pending._store, "append", lambda record, done: written.append(done)):
             acks = [PendingAck(positions[2])]
             taking = subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
-        written[0](StorageFull("no space left"))
+        for done in written:
+            done(StorageFull("no space left"))
         with pytest.raises(PersistenceError):
             await taking
-        assert active.client.rival(T2) is None
+        assert active.life is not None and not active.life.taints
 
     with_topic(scenario)
 
