@@ -35,6 +35,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 T = TypeVar("T")
 MAX_REDIRECTS: Final = 20
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_START_BITS: Final = 62  # leaves room to count up to 2^63, the limit of official clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class Cluster:
         self.tasks = Tasks("pybroker client")
         # Producer and consumer ids: unique on each connection.
         self.ids = itertools.count(1)
+        # Of requests, on all connections. The start tells this client from an earlier one.
+        self._request_ids = itertools.count(rng.getrandbits(_START_BITS))
         # The receive queue of consumers; the blocking client has its own kind.
         self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
         # Open producers and consumers, to be closed with the client.
@@ -305,7 +308,10 @@ class Cluster:
         try:
             async with asyncio.timeout(self.options.connection_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(address, self.options.authentication), host, port, ssl=tls
+                    lambda: Connection(address, self.options.authentication, self._request_ids),
+                    host,
+                    port,
+                    ssl=tls,
                 )
                 await connection.handshake(proxy_to)
         except BaseException as error:

@@ -1,14 +1,18 @@
 """One connection to a broker: frames in and out, answers matched to requests, keep-alive.
 
 A request is a command body; the connection numbers it, wraps it and returns the answer's body or
-raises the refusal. Producers and consumers register here and receive the broker's unsolicited
-commands. Frames written in one turn of the event loop leave in one write.
+raises the refusal. The numbers rise over all connections of a client: by them a broker tells a
+consumer that returns from another process with the same names. Producers and consumers register
+here and receive the broker's unsolicited commands. Frames written in one turn of the event loop
+leave in one write.
 
 When the connection breaks, every open request fails with ConnectError and every producer and
 consumer is told once, by `detached`; the connection is not used again.
 """
 
 import asyncio
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message as Body
@@ -85,7 +89,12 @@ def wrap(body: Body) -> pb.BaseCommand:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, address: str, authentication: Authentication | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        authentication: Authentication | None,
+        request_ids: Iterator[int] | None = None,
+    ) -> None:
         self.address = address
         self.closed = False
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
@@ -107,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = ClientDecoder(_MAX_FRAME_BYTES)
         self._requests: dict[int, asyncio.Future[Any]] = {}
-        self._last_request_id = 0
+        self._request_ids = itertools.count(1) if request_ids is None else request_ids
         self._outbox: list[bytes] = []
         self._connected: asyncio.Future[pb.CommandConnected] = self._loop.create_future()
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -146,8 +155,7 @@ class Connection(asyncio.Protocol):
 
     async def request(self, body: Any, timeout_s: float | None) -> Any:
         """Returns the answer's body. Raises the broker's refusal, ConnectError, Timeout."""
-        self._last_request_id += 1
-        request_id = body.request_id = self._last_request_id
+        request_id = body.request_id = next(self._request_ids)
         answer = self._loop.create_future()
         self._requests[request_id] = answer
         timer = None  # asyncio.timeout costs three times as much

@@ -31,7 +31,7 @@ class Consumer:
         growing: Sequence[str] = (),
     ) -> None:
         """`growing`: the topics whose partitions are consumed, including those added later."""
-        options = spec.options
+        spec, options = spec.named(cluster.rng), spec.options
         if options.receiver_queue_size < 1:
             raise InvalidConfiguration("receiver_queue_size must be at least 1")
         self._cluster = cluster

@@ -7,6 +7,7 @@ chunked messages span the start, delivery begins with the first of their chunks,
 before the start is left out.
 """
 
+import random
 import sys
 from dataclasses import dataclass, replace
 from typing import Final
@@ -110,6 +111,15 @@ class SubscriptionSpec:
         earliest = options.initial_position is InitialPosition.Earliest
         start = Start(MessageId.earliest if earliest else MessageId.latest)
         return cls(name, options, start, create_topic)
+
+    def named(self, rng: random.Random) -> "SubscriptionSpec":
+        """With a random consumer name unless the application set one: brokers recognise a consumer
+        that returns by its name.
+        """
+        if self.options.consumer_name:
+            return self
+        name = f"{rng.getrandbits(40):010x}"
+        return replace(self, options=replace(self.options, consumer_name=name))
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":

@@ -90,9 +90,8 @@ class TopicConsumer:
         if self._start is not None:
             self._intake.left_out = self._start.left_out
             self._intake.amid_chunks = self._start.amid_chunks_from is not None
-        command = subscribe_command(
-            self._spec, self.topic, self._id, self._start, self._intake.epoch
-        )
+        epoch = self._intake.epoch
+        command = subscribe_command(self._spec, self.topic, self._id, self._start, epoch)
         connection.consumers[self._id] = self
         is_open = False
         try:
@@ -114,6 +113,8 @@ class TopicConsumer:
             self._acks.forget_chunked()
         self._queue.discard(self)
         self._acks.send_over(connection)
+        if self._intake.epoch != epoch:  # raised meanwhile: what the broker sends is out of date
+            self._request_again(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
 
     async def _seek_again(self, connection: Connection) -> None:
@@ -339,22 +340,25 @@ class TopicConsumer:
 
     def redeliver_unacknowledged(self) -> None:
         """Requests everything again, in order: messages in flight are ignored. Without a connection
-        no request is needed.
+        the next SUBSCRIBE is the request, because its epoch is higher.
 
         Differs: Apache Pulsar's clients count epochs only on Exclusive and Failover.
         """
+        self._intake.epoch += 1
         connection = self._attachment.connection
         if connection is None or connection.closed:
             return
         self._acks.flush()
         self._begin_again()
-        self._intake.epoch += 1
+        self._request_again(connection)
+        self.owe_permits(self._queue.discard(self))
+
+    def _request_again(self, connection: Connection) -> None:
         connection.post(
             pb.CommandRedeliverUnacknowledgedMessages(
                 consumer_id=self._id, consumer_epoch=self._intake.epoch
             )
         )
-        self.owe_permits(self._queue.discard(self))
 
     # --- positions --------------------------------------------------------------------------
 
