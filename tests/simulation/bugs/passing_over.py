@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from managed_ledger.position import EARLIEST, Position
-from pybroker.broker.dispatch.clients import Client
+from pybroker.broker.dispatch.cumulative import _Acknowledged
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import _Batch
-from pybroker.broker.dispatch.passed_over import LastAcknowledged, PassedOver
+from pybroker.broker.dispatch.lives import Life, Lives
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.transaction.pending_acks import records, store
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
@@ -35,10 +34,8 @@ def cumulative_ones_kept_from_successors() -> Iterator[None]:
 def plain_ones_cover_what_is_held() -> Iterator[None]:
     """A plain cumulative acknowledgement covers messages that open transactions hold singly."""
 
-    def acknowledge_up_to(
-        self: TransactionalAcks, position: Position, unacked: Any, size: int, _: Any
-    ) -> None:
-        self._cursor.mark_delete(position, unacked, size)
+    def acknowledge_up_to(self: TransactionalAcks, ack: Any, *_: Any) -> None:
+        self._cursor.mark_delete(ack.position, ack.still_unacked, ack.batch_size)
 
     with patch.object(TransactionalAcks, "acknowledge_up_to", acknowledge_up_to):
         yield
@@ -69,11 +66,7 @@ def spared_forgotten_by_the_log() -> Iterator[None]:
 @contextmanager
 def late_ones_covered_before_they_came() -> Iterator[None]:
     """Messages given back by an abort count as delivered at once."""
-
-    def covered(self: PassedOver, position: Position, *_: Any) -> list[Position]:
-        return [each for each in self._restored if each <= position]
-
-    with patch.object(PassedOver, "covered", covered):
+    with patch.object(_Acknowledged, "covers", lambda *_: True):
         yield
 
 
@@ -95,14 +88,33 @@ def clients_drop_nothing() -> Iterator[None]:
     """The client is assumed to have seen messages that it drops after its cumulative
     acknowledgement.
     """
-    with patch.object(LastAcknowledged, "of", lambda self, name: EARLIEST):
+    with patch.object(_Acknowledged, "may_be_dropped", lambda *_: False):
         yield
 
 
 @contextmanager
 def what_others_consumed_consumed_again() -> Iterator[None]:
     """A consumer's transaction may cover what it was given before another one consumed it."""
-    with patch.object(Client, "rival", lambda self, txn_id: None):
+    with patch.object(Life, "tainted_by", lambda *_: None):
+        yield
+
+
+@contextmanager
+def unclear_ones_spared() -> Iterator[None]:
+    """What a client may have received besides what it acknowledges is given again silently."""
+    right = _Acknowledged.covers
+
+    def covers(self: _Acknowledged, *of: Any) -> bool:
+        return bool(right(self, *of))
+
+    with patch.object(_Acknowledged, "covers", covers):
+        yield
+
+
+@contextmanager
+def lives_forgotten_by_an_unload() -> Iterator[None]:
+    """After an unload, all clients count as new processes."""
+    with patch.object(Lives, "restore", lambda *_: None):
         yield
 
 
@@ -121,9 +133,11 @@ BUGS = {
     "clients-drop-nothing": clients_drop_nothing,
     "cumulative-ones-kept-from-successors": cumulative_ones_kept_from_successors,
     "given-back-forgotten-by-an-unload": given_back_forgotten_by_an_unload,
+    "lives-forgotten-by-an-unload": lives_forgotten_by_an_unload,
     "late-ones-covered-before-they-came": late_ones_covered_before_they_came,
     "plain-ones-cover-what-is-held": plain_ones_cover_what_is_held,
     "spared-forgotten-by-the-log": spared_forgotten_by_the_log,
+    "unclear-ones-spared": unclear_ones_spared,
     "transactions-cover-what-others-hold": transactions_cover_what_others_hold,
     "what-others-consumed-consumed-again": what_others_consumed_consumed_again,
 }
