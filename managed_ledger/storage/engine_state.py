@@ -133,6 +133,12 @@ class EngineState:
         elif isinstance(operation, Put | Remove):
             self.table.withdraw(operation)
 
+    def lose_queued(self) -> None:
+        """The process died: no queued operation takes effect, and none calls back."""
+        for state in self.ledgers.values():
+            state.queued_entries = state.tail.next_entry_id
+        self.table.lose_queued()
+
     def snapshot(self, first_generation: int) -> Snapshot:
         ledgers = [(state.ledger_id, state.flushed) for state in self.ledgers.values()]
         return Snapshot(first_generation, self.next_ledger_id, ledgers, self.table.items())

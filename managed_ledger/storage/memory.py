@@ -1,11 +1,13 @@
 """A backend that keeps everything in memory: for tests and throwaway brokers.
 
 Operations are queued and completed as in the embedded engine, so callers cannot come to rely on
-immediate effects. Closing the backend keeps its contents: opening it again is a restart.
+immediate effects. Closing the backend keeps its contents, and nothing else of the life that ends:
+opening it again is a restart, perhaps on another event loop.
 """
 
 import asyncio
 
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.queueing_backend import QueueingBackend
@@ -13,10 +15,13 @@ from managed_ledger.storage.queueing_backend import QueueingBackend
 
 class MemoryBackend(QueueingBackend):
     async def open(self) -> None:
-        pass
+        self._state.lose_queued()  # what the last life did not drain waits for a loop that ended
+        self._commits = self._new_commits()
 
     async def close(self) -> None:
+        self._commits.stop_taking(LedgerClosed("the storage was closed; start it again"))
         await self._commits.drain()
+        self._state.table.end_watches()
 
     def read_cached(
         self,

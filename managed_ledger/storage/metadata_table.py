@@ -91,6 +91,12 @@ class MetadataTable:
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         self._watchers.append((prefix, changed))
 
+    def end_watches(self) -> None:
+        self._watchers.clear()
+
+    def lose_queued(self) -> None:
+        self._queued.clear()
+
     def withdraw(self, mutation: Put | Remove) -> None:
         queued = self._queued.get(mutation.key, [])
         if mutation in queued:  # nearly always the first and only one

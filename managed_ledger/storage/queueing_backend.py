@@ -34,7 +34,10 @@ class QueueingBackend(ABC):
     def __init__(self) -> None:
         self.fullness = Fullness()
         self._state = EngineState(MetadataTable(self._submit_mutation))
-        self._commits = GroupCommit(
+        self._commits = self._new_commits()
+
+    def _new_commits(self) -> GroupCommit:
+        return GroupCommit(
             self._write,
             self._state.apply,
             self._state.withdraw,

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+_START_TIMEOUT_S: Final = 300.0
 _END_TIMEOUT_S: Final = 60.0
 _PORTS: Final = (
     "broker_service_port",
@@ -82,7 +83,7 @@ class RunningBroker:
             self._reserve_ports()
         self._thread = LoopThread("pybroker", partial(AdvancingLoop, self.clock))
         try:
-            self._broker = self._thread.run(self._serve())
+            self._broker = self._thread.run(_within(_START_TIMEOUT_S, "start", self._serve()))
         except BaseException:
             self._thread.close()
             raise
@@ -186,16 +187,8 @@ class RunningBroker:
         thread, broker = self._thread, self._broker
         self._thread = self._broker = None
 
-        async def end() -> None:
-            try:
-                await asyncio.wait_for(how(broker), _END_TIMEOUT_S)
-            except TimeoutError:
-                raise TimeoutError(
-                    f"The broker did not end within {_END_TIMEOUT_S:g} s: {_what_runs()}"
-                ) from None
-
         try:
-            thread.run(end())
+            thread.run(_within(_END_TIMEOUT_S, "end", how(broker)))
         finally:
             thread.close()
             if self._faults is not None:
@@ -292,6 +285,17 @@ class RunningBroker:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"The condition did not hold within {timeout_s:g} s")
             time.sleep(0.01)
+
+
+async def _within(timeout_s: float, what: str, change: Awaitable[T]) -> T:
+    """Raises TimeoutError with the tasks that have not finished."""
+    done = asyncio.ensure_future(change)
+    await asyncio.wait([done], timeout=timeout_s)
+    if done.done():
+        return done.result()
+    runs = _what_runs()
+    done.cancel()
+    raise TimeoutError(f"The broker did not {what} within {timeout_s:g} s: {runs}")
 
 
 def _what_runs() -> str:

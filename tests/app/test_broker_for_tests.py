@@ -1,9 +1,10 @@
 """`pybroker.testing.broker()`: its guarantees to other projects' tests."""
 
+import asyncio
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 
 import pybroker.testing
 from pybroker.client import Client, InitialPosition
-from pybroker.testing import RunningBroker
+from pybroker.testing import RunningBroker, running_broker
 from pybroker.testing.broker_process import BrokerProcess
 
 TOPIC = "persistent://public/default/t"
@@ -47,6 +48,47 @@ def test_a_restart_keeps_addresses_and_messages(tmp_path: Path, how: str, on_dis
         getattr(broker, how)()
         assert (broker.service_url, broker.admin_url) == addresses
         assert read_one(broker) == b"kept"
+
+
+async def storage_of(broker: Any) -> Any:
+    return broker._backend
+
+
+def write_in_the_last_turn_of_a_loop(storage: Any) -> None:
+    loop = asyncio.new_event_loop()
+    loop.call_soon(lambda: storage.metadata.put("late", b""))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_restart_does_not_wait_for_what_the_last_life_left(how: str) -> None:
+    with pybroker.testing.broker() as broker:
+        publish(broker, b"kept")
+        storage = broker.call(storage_of)
+        getattr(broker, how)()
+        write_in_the_last_turn_of_a_loop(storage)
+        broker.start()
+        assert read_one(broker) == b"kept"
+
+
+def test_a_broker_that_does_not_start_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(self: RunningBroker) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pybroker.testing.broker() as broker:
+        broker.stop()
+        with monkeypatch.context() as changed:
+            changed.setattr(running_broker, "_START_TIMEOUT_S", 0.01)
+            changed.setattr(RunningBroker, "_serve", never)
+            with pytest.raises(TimeoutError, match=r"did not start within 0.01 s: .*never"):
+                broker.start()
+        broker.start()
+        publish(broker, b"after all")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for its owner")

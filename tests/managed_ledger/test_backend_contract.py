@@ -43,6 +43,33 @@ def test_entries_read_back_after_a_restart(make_backend, run):
     run(scenario())
 
 
+def test_what_is_submitted_after_closing_is_refused_and_the_next_life_writes(make_backend, run):
+    async def a_life_that_submits_too_late():
+        backend = make_backend()
+        await backend.open()
+        ledger = await make_ledger(backend)
+        await append(backend, ledger, 0, b"a")
+        heard: list[str] = []
+        backend.metadata.watch("key", heard.append)
+        await backend.close()
+        late = backend.metadata.put("key", b"late")
+        with pytest.raises(LedgerClosed, match="start it again"):
+            await asyncio.wait_for(append(backend, ledger, 1, b"late"), 10)
+        with pytest.raises(LedgerClosed, match="start it again"):
+            await asyncio.wait_for(late, 10)
+        return ledger, heard
+
+    async def the_next_life(ledger, heard):
+        backend = make_backend()
+        await backend.open()
+        assert await asyncio.wait_for(backend.metadata.put("key", b"value", -1), 10) == 0
+        assert (await asyncio.wait_for(backend.recover_ledger(ledger), 10)).last_entry_id == 0
+        assert heard == []
+        await backend.close()
+
+    run(the_next_life(*run(a_life_that_submits_too_late())))
+
+
 def test_message_counts_come_with_the_entries(make_backend, run):
     async def scenario():
         backend = make_backend()
