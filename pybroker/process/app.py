@@ -30,6 +30,7 @@ from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.base.telemetry import INSTALL, wanted
+from pybroker.broker.deduplication import Examinations
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.lost_logs import LostLogs
@@ -145,6 +146,7 @@ class Broker:
             listeners=self._listeners,
             budget=PublishBudget(config.max_pending_publish_bytes),
             frames=FrameBudget(config.max_pending_frame_bytes),
+            examinations=Examinations(config.max_message_size),
             outboxes=Outboxes(config.max_pending_delivery_bytes),
             disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,

@@ -39,7 +39,8 @@ class HeldRuns:
         self._room = room
         self._runs: list[SendRun] = []
         self.size_bytes = 0
-        self.by_rate = False  # or by a write; False: by another producer's open transaction
+        # Or by a write or an examination; False: by another producer's open transaction.
+        self.by_rate = False
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
         self._taken: asyncio.Event | None = None  # while there is a waiter

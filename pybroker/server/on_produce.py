@@ -21,7 +21,16 @@ from pybroker.base.errors import (
     TopicTerminated,
 )
 from pybroker.base.names import TopicName, TxnId, check_client
-from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
+from pybroker.broker.deduplication import (
+    Copy,
+    Deduplication,
+    Duplicate,
+    Later,
+    New,
+    Refused,
+    Rest,
+    Taken,
+)
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import check_encrypts
 from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
@@ -301,6 +310,15 @@ def _send_at_rate(session: Connection, slot: ProducerSlot, run: SendRun, rate: T
     _rest_if_much(session, slot, held)
 
 
+def _send_later(session: Connection, slot: ProducerSlot, run: SendRun, later: Later) -> None:
+    too_long = partial(_start_over, session, slot, "its batches take too long to examine")
+    held = slot.held = HeldRuns(session.services.held_runs, too_long)
+    held.by_rate = True
+    held.keep(run)
+    later.when_ready(partial(_go_on_at_rate, session, slot, held))
+    _rest_if_much(session, slot, held)
+
+
 def _rest_if_much(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     if held.size_bytes > _HELD_WHILE_READING_BYTES:
         session.rest(slot)
@@ -323,14 +341,9 @@ def refuse_in_order(
     if slot.held is not None:  # an earlier message waits: check this run again after it
         slot.held.keep(run)
         return
-    _tell_refused(slot, run)
-    _in_order(slot, partial(refuse, session, run, error))
-
-
-def _tell_refused(slot: ProducerSlot, run: SendRun) -> None:
     if (deduplication := slot.topic.deduplication) is not None:
-        for ids in zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True):
-            deduplication.refused(slot.producer.name, *ids)
+        deduplication.refused_all(slot.producer.name, run, session.services.examinations)
+    _in_order(slot, partial(refuse, session, run, error))
 
 
 def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
@@ -347,10 +360,14 @@ def _send_new(
     session: Connection, slot: ProducerSlot, run: SendRun, deduplication: Deduplication
 ) -> None:
     """Publishes the new messages of a run, and answers the others in order."""
-    for piece in deduplication.pieces(slot.producer.name, run):
+    for piece in deduplication.pieces(slot.producer.name, run, session.services.examinations):
         whole = piece.stop - piece.start == len(run.entries)
         part = run if whole else run.part(piece.start, piece.stop)
         match piece:
+            case Rest(taken=taken, entry=entry, messages=messages):
+                rest = run.part(piece.start, piece.stop)
+                rest.entries, rest.message_counts = [entry], [messages]
+                _publish(session, slot, rest, taken)
             case New(taken=taken):
                 _publish(session, slot, part, taken)
             case Duplicate():
@@ -359,6 +376,8 @@ def _send_new(
                 _in_order(slot, partial(refuse, session, part, error))
             case Copy(txn_id=txn_id):
                 _hold(session, slot, part, txn_id, deduplication)
+            case Later():
+                _send_later(session, slot, part, piece)
 
 
 def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken | None) -> None:

@@ -9,6 +9,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock
 from pybroker.base.server_counts import ServerCounts
+from pybroker.broker.deduplication import Examinations
 from pybroker.broker.publishing import Published
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
@@ -59,6 +60,7 @@ class Services:
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
+    examinations: Examinations = field(default_factory=Examinations)
     counts: ServerCounts = field(default_factory=ServerCounts)
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # The buffer that sockets are read into; a new one per read would be mapped and unmapped.

@@ -88,7 +88,9 @@ class SendRun:
         return [varint.decode(_sequence_of(prefix)) for prefix in self.prefixes]
 
     def highest_sequence_ids(self) -> list[int]:
-        """The highest sequence id in each batch; the message's own if it is not a batch."""
+        """The highest sequence id of each batch as stated by the producer; the SEND's own if none
+        was stated.
+        """
         return [
             varint.decode(highest[1:]) if highest else lowest
             for highest, lowest in zip(self.highest, self.sequence_ids(), strict=True)
@@ -97,7 +99,9 @@ class SendRun:
 
 @dataclass(frozen=True, slots=True)
 class BadChecksum:
-    """A SEND whose entry does not match its CRC32C; the connection itself is fine."""
+    """A SEND whose entry does not match its CRC32C; the connection itself is fine. Unless the SEND
+    states its highest sequence id, its messages are counted up.
+    """
 
     producer_id: int
     sequence_id: int
@@ -266,7 +270,9 @@ class FrameDecoder:
         if not _checksum_matches(data, view, entry_start, entry_end):
             self._begin_event(events)
             lowest = varint.decode(sequence[1:])
-            last = lowest if highest is None else max(lowest, varint.decode(highest))
+            last = lowest - 1 + (1 if count is None else _message_count(count))
+            if highest is not None:
+                last = max(lowest, varint.decode(highest))
             events.append(BadChecksum(_producer_id(producer), lowest, last))
             return
         key = (producer, txn)

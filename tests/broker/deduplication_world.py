@@ -14,7 +14,15 @@ from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.names import TxnId
-from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
+from pybroker.broker.deduplication import (
+    Copy,
+    Deduplication,
+    Duplicate,
+    New,
+    Piece,
+    Rest,
+    Taken,
+)
 from pybroker.transaction.buffer.transactional_entries import marker, tag_of, with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -28,6 +36,8 @@ class SequenceIds(NamedTuple):
     highest: int
     chunk: int = 0
     chunks: int = 1
+    entry: bytes = b""  # a batch whose producer states only its lowest id
+    messages: int = 1
 
 
 @dataclass
@@ -39,6 +49,10 @@ class Run:
     @property
     def chunked(self) -> bool:
         return self.ids[0].chunks > 1
+
+    @property
+    def message_counts(self) -> list[int]:
+        return [ids.messages for ids in self.ids]
 
     @property
     def entries(self) -> list[bytes]:
@@ -83,7 +97,7 @@ class World:
         if txn_id is not None:
             self.open_txns.add(txn_id)
         tag = b"" if txn_id is None else tag_of(txn_id)
-        await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
+        await self.ledger.append_one(entry_of(ids, producer, txn_id), ids.messages, tag)
 
     def ask(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Piece:
         """What deduplication says of the message. If it is new, it is in flight from now on."""
@@ -110,7 +124,10 @@ class World:
         if isinstance(piece, New):
             tag = b"" if txn_id is None else tag_of(txn_id)
             tag = with_sent(piece.taken.sent_by(producer), tag)
-            await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
+            entry, messages = entry_of(ids, producer, txn_id), ids.messages
+            if isinstance(piece, Rest):
+                entry, messages = piece.entry, piece.messages
+            await self.ledger.append_one(entry, messages, tag)
             piece.taken.stored()
             return True
         assert isinstance(piece, Duplicate), piece
@@ -148,6 +165,8 @@ def chunk(number: int, of: int, sequence_id: int = 7) -> SequenceIds:
 
 
 def entry_of(ids: SequenceIds, producer: str, txn_id: TxnId | None) -> bytes:
+    if ids.entry:
+        return ids.entry
     metadata = pb.MessageMetadata(producer_name=producer, sequence_id=ids.lowest, publish_time=0)
     if ids.highest > ids.lowest:
         metadata.highest_sequence_id = ids.highest

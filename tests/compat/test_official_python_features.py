@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,44 @@ def test_a_sequence_id_that_was_seen_is_not_stored_again(
     assert contents_of(receive_all(consumer, 4)) == [b"0", b"1", b"2", b"3"]
     assert_nothing_more(consumer)
     assert client.create_producer(topic, producer_name="once").last_sequence_id() == 3
+
+
+def send_as_a_batch(producer: pulsar.Producer, numbers: Iterable[int]) -> list[str]:
+    results: list[str] = []
+    for each in numbers:
+        producer.send_async(
+            b"%d" % each, lambda result, _: results.append(str(result)), sequence_id=each
+        )
+    producer.flush()
+    return results
+
+
+@pytest.mark.feature("deduplication")
+@pytest.mark.parametrize("compression", [pulsar.CompressionType.NONE, pulsar.CompressionType.ZLib])
+@pytest.mark.parametrize("buffer", ["logOrder", "commitOrder"])
+def test_what_is_sent_again_in_other_batches_is_stored_once(
+    buffer: str, compression: pulsar.CompressionType, topic: str
+) -> None:
+    settings = {"broker_deduplication_enabled": True, "transaction_buffer": buffer}
+    with pybroker.testing.broker(**settings) as broker:
+        batches = iter([range(0, 60, 10), range(20, 80, 10), range(40, 100, 10)])
+        for restart in (broker.restart, broker.kill_and_restart, lambda: None):
+            client = official(broker)
+            options = {"batching_enabled": True, "batching_max_publish_delay_ms": LONG_MS}
+            producer = client.create_producer(
+                topic, producer_name="once", compression_type=compression, **options
+            )
+            assert send_as_a_batch(producer, next(batches)) == ["Result.Ok"] * 6
+            client.close()
+            restart()
+        client = official(broker)
+        assert client.create_producer(topic, producer_name="once").last_sequence_id() == 90
+        consumer = earliest(client, topic)
+        assert contents_of(receive_all(consumer, 10)) == [
+            b"%d" % each for each in range(0, 100, 10)
+        ]
+        assert_nothing_more(consumer)
+        client.close()
 
 
 @pytest.mark.feature("producer and consumer properties")

@@ -1,5 +1,6 @@
 """After a crash, deduplication knows the same of a producer as before; over the wire."""
 
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, payload_of
 
+RECEIPT = pb.BaseCommand.SEND_RECEIPT
 CRASHES = pytest.mark.parametrize("crash", [False, True], ids=["live", "recovered"])
 
 
@@ -172,3 +174,43 @@ def test_too_high_ids_among_others_are_refused_alone(broker: RunningBroker, topi
     refused = [each.sequence_id for each in answers if isinstance(each, pb.CommandSendError)]
     assert refused == [2**63, 2**64 - 1]
     assert stored(broker, topic) == [b"0", b"1", b"3"]
+
+
+def send_batches(raw: RawClient, firsts: range, of: int, size_bytes: int) -> None:
+    """Batches of messages that compress well; only the first id of each is stated."""
+    for first in firsts:
+        payload = b""
+        for each in range(first, first + of):
+            single = pb.SingleMessageMetadata(payload_size=size_bytes, sequence_id=each)
+            encoded = single.SerializeToString()
+            payload += len(encoded).to_bytes(4, "big") + encoded + bytes(size_bytes)
+        raw.start_publish(
+            zlib.compress(payload),
+            first,
+            producer_name="p",
+            send_fields={"num_messages": of},
+            num_messages_in_batch=of,
+            compression=pb.CompressionType.ZLIB,
+            uncompressed_size=len(payload),
+        )
+
+
+@CRASHES
+def test_batches_that_take_long_to_examine_are_stored_and_answered_in_order(
+    broker: RunningBroker, topic: str, crash: bool
+) -> None:
+    """All in one read: more than one turn of the loop examines."""
+    raw = connected(broker, topic)
+    with raw.in_one_piece():
+        send_batches(raw, range(0, 40, 4), of=4, size_bytes=300_000)
+    assert [raw.receive(RECEIPT).sequence_id for _ in range(10)] == list(range(0, 40, 4))
+    raw = again(broker, raw, topic, crash)
+    with raw.in_one_piece():
+        send_batches(raw, range(2, 42, 4), of=4, size_bytes=300_000)
+    receipts = [raw.receive(RECEIPT) for _ in range(10)]
+    assert [each.sequence_id for each in receipts] == list(range(2, 42, 4))
+    raw.close()
+    entries = [zlib.decompress(each) for each in stored(broker, topic)[:10]]
+    assert [len(entry) // 300_000 for entry in entries] == [4] * 10
+    (rest,) = stored(broker, topic)[10:]
+    assert len(rest) // 300_000 == 2

@@ -4,7 +4,7 @@ waiting messages.
 
 import asyncio
 from collections.abc import Callable, Container, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -27,6 +27,8 @@ from pybroker.wire.message_metadata import build_entry
 
 class Run:
     """One message of a producer."""
+
+    message_counts: ClassVar = [1]
 
     def __init__(self, sequence_id: int, txn_id: TxnId | None, chunk: int, chunks: int) -> None:
         self.txn_id, self._id = txn_id, sequence_id

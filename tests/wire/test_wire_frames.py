@@ -198,6 +198,14 @@ def test_a_wrong_checksum_costs_one_message_not_the_connection() -> None:
     assert [run.sequence_ids() for run in (good, after)] == [[5], [7]]
 
 
+@pytest.mark.parametrize(("stated", "highest"), [({}, 9), ({"highest_sequence_id": 26}, 26)])
+def test_the_messages_of_a_damaged_batch_are_counted(stated: Any, highest: int) -> None:
+    broken = bytearray(send(1, 6, num_messages=4, **stated))
+    broken[-1] ^= 1
+    (bad,) = decode([bytes(broken)])
+    assert bad == BadChecksum(producer_id=1, sequence_id=6, highest_sequence_id=highest)
+
+
 def test_a_send_without_an_entry_is_a_bad_checksum() -> None:
     command = pb.BaseCommand(type=Type.SEND, send=pb.CommandSend(producer_id=1, sequence_id=2))
     assert decode([encode_frame(command)]) == [BadChecksum(1, 2, 2)]

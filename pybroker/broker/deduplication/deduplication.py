@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Visit
@@ -29,6 +29,7 @@ from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
+from pybroker.broker.deduplication.batch_ids import Examinations, highest_in_turns
 from pybroker.broker.deduplication.pieces import (
     HIGHEST_ID,
     New,
@@ -37,6 +38,7 @@ from pybroker.broker.deduplication.pieces import (
     Taken,
     chunk_of,
     pieces_of,
+    spans_of_batches,
 )
 from pybroker.broker.deduplication.producer_sequence import (
     MAX_RETURNED_RANGES,
@@ -123,10 +125,12 @@ class Deduplication:
         state = self._producers.get(producer)
         return min(state.returned.before(state.durable_to), HIGHEST_ID) if state else -1
 
-    def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
-        """The pieces of a run that are handled alike; a Copy is always the last piece."""
-        state = self._state(producer)
-        for piece in pieces_of(state, producer, run, self._most_taken):
+    def pieces(
+        self, producer: str, run: SequencedRun, examinations: Examinations | None = None
+    ) -> Iterator[Piece]:
+        """The pieces of a run that are handled alike. `examinations` limits the work on batches."""
+        state, examinations = self._state(producer), examinations or Examinations()
+        for piece in pieces_of(state, producer, run, examinations, self._most_taken):
             if isinstance(piece, New):
                 self._since_snapshot += piece.stop - piece.start
                 if self._visit is None:
@@ -167,6 +171,11 @@ class Deduplication:
     def refused(self, producer: str, first: int, last: int) -> None:
         """Called when a message arrived damaged, or must not be stored."""
         self._state(producer).refused(first, last)
+
+    def refused_all(self, producer: str, run: SequencedRun, examinations: Examinations) -> None:
+        """Called when the messages of the run must not be stored."""
+        for span in spans_of_batches(run, examinations, all_of_them=True):
+            self.refused(producer, *span)
 
     # -- what the topic's log records about transactions in the side log
 
@@ -248,12 +257,12 @@ class Deduplication:
             self._replay_returned_aside(kept)
         position, untagged = self._recovered_from, UntaggedSpan.of(self._ledger.properties)
         while run := await self._ledger.read_whole(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
-            self._replay(run, untagged)
+            await self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
         self._met.clear()
         async for kept in buffer.read_aside():  # these transactions hold what they took
-            self._replay_aside(kept)
+            await self._replay_aside(kept)
         still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
             if txn_id in told:
@@ -280,15 +289,15 @@ class Deduplication:
                 above = [each for each in told.returned if each[0] > state.durable]
                 state.replay_returned(above, told.floor)
 
-    def _replay_aside(self, run: EntryRun) -> None:
+    async def _replay_aside(self, run: EntryRun) -> None:
         for first, last, tag in run.tags:
             txn_id, _, sent = parse_tag(tag)
             if sent is not None:
                 told = decode_sent(sent)._replace(returned=[])
                 self._replay_sent(told, txn_id, last - first + 1)
                 continue
-            for entry in run.entries[first - run.first_entry_id : last + 1 - run.first_entry_id]:
-                self._replay_message(entry, txn_id, anew=False)
+            start, stop = first - run.first_entry_id, last + 1 - run.first_entry_id
+            await self._replay_messages(run, start, stop, txn_id, anew=False)
 
     def _outcome_lost(self, txn_id: TxnId) -> None:
         """The transaction has ended here, but the record of its end is no longer in the log, or is
@@ -299,24 +308,21 @@ class Deduplication:
             state.outcome_lost(txn_id)
         self._since_snapshot += 1
 
-    def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
+    async def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
         for txn_id, action, sent, first, count in told_entries(run, untagged):
             at = first.entry_id - run.first_entry_id
-            for entry in run.entries[start:at]:
-                self._replay_message(entry, None)
+            await self._replay_messages(run, start, at, None)
             start = at + count
             if sent is not None:
                 told = decode_sent(sent)
                 returned = self._not_met(told)
                 self._replay_sent(told._replace(returned=returned), txn_id, count)
             elif action is None:
-                for entry in run.entries[at:start]:
-                    self._replay_message(entry, txn_id)
+                await self._replay_messages(run, at, start, txn_id)
             elif txn_id is not None:
                 self._end(txn_id, action is TxnAction.ABORT)
-        for entry in run.entries[start:]:
-            self._replay_message(entry, None)
+        await self._replay_messages(run, start, len(run.entries), None)
 
     def _not_met(self, sent: Sent) -> list[Range]:
         """Ids given back, except those found in the log. The messages of this append waited in the
@@ -346,15 +352,27 @@ class Deduplication:
         if txn_id is not None:
             self._writers.setdefault(txn_id, {})[sent.producer] = state
 
-    def _replay_message(self, entry: bytes, txn_id: TxnId | None, anew: bool = True) -> None:
-        """The message was written while deduplication was off, or by a version whose tags do not
-        name the producer. So its own metadata counts, and the producer's last message determines
+    async def _replay_messages(
+        self, run: EntryRun, start: int, stop: int, txn_id: TxnId | None, anew: bool = True
+    ) -> None:
+        """The messages were written while deduplication was off, or by a version whose tags do not
+        name the producer. So their own metadata counts, and the producer's last message determines
         where the producer continues.
         """
-        try:
-            metadata = parse_metadata(entry)
-        except BadEntry:
-            return  # its producer made it so; it has no sequence id to remember
+        counts = run.message_counts[start:stop]
+        for entry, count in zip(run.entries[start:stop], counts, strict=True):
+            try:
+                metadata = parse_metadata(entry)
+            except BadEntry:
+                continue  # its producer made it so; it has no sequence id to remember
+            highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+            if count > 1 and highest == metadata.sequence_id:
+                highest = await highest_in_turns(entry, metadata.sequence_id)
+            self._replay_message(metadata, highest, txn_id, anew)
+
+    def _replay_message(
+        self, metadata: Any, highest: int, txn_id: TxnId | None, anew: bool
+    ) -> None:
         self._since_snapshot += 1
         state = self._state(metadata.producer_name)
         first = metadata.sequence_id
@@ -362,12 +380,12 @@ class Deduplication:
             state.began_again(first)
             met = self._met.setdefault(metadata.producer_name, SequenceRanges())
             met.take_out(first, HIGHEST_ID)
-            met.add(first, max(first, metadata.highest_sequence_id))
+            met.add(first, highest)
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
             state.replay_chunk(chunk, txn_id)
         else:
-            state.replay(first, max(first, metadata.highest_sequence_id), txn_id)
+            state.replay(first, highest, txn_id)
         if txn_id is not None:
             self._writers.setdefault(txn_id, {})[metadata.producer_name] = state
 

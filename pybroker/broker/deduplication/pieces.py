@@ -1,21 +1,25 @@
 """Divides a producer's run of messages into pieces that are handled alike.
 
 The pieces come one by one, in order, and each must be handled before the next is requested. New
-messages are taken with their piece, so that a later copy in the same run is recognised.
+messages are taken with their piece, so that a later copy in the same run is recognised. A Copy or
+Later is always the last piece.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TxnId
+from pybroker.broker.deduplication.batch_ids import Examinations, highest_of_batch
 from pybroker.broker.deduplication.producer_sequence import (
     Answer,
     Chunk,
     ProducerSequence,
     Standing,
 )
+from pybroker.broker.deduplication.rebatching import rebatched
 from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, encode_sent
 from pybroker.broker.deduplication.sequence_ranges import Range
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
@@ -31,10 +35,14 @@ class SequencedRun(Protocol):
     @property
     def chunked(self) -> bool: ...
     @property
+    def message_counts(self) -> list[int]: ...
+    @property
     def entries(self) -> list[bytes]: ...
 
     def sequence_ids(self) -> list[int]: ...
-    def highest_sequence_ids(self) -> list[int]: ...
+    def highest_sequence_ids(self) -> list[int]:
+        """As stated by the producer; the lowest id if it stated none."""
+        ...
 
 
 class Taken:
@@ -103,6 +111,14 @@ class New(Piece):
 
 
 @dataclass(frozen=True, slots=True)
+class Rest(New):
+    """A single batch without the messages that are already stored."""
+
+    entry: bytes
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Duplicate(Piece):
     """A single message."""
 
@@ -127,6 +143,26 @@ class Copy(Piece):
 
 
 @dataclass(frozen=True, slots=True)
+class Later(Piece):
+    """The rest of the run: it waits until some ids are durable, or else for another turn of the
+    loop, because it takes time to examine batches.
+    """
+
+    first_copy: Duplicate | None = None
+
+    def when_ready(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on`, in any case from the loop."""
+
+        def soon(error: Exception | None) -> None:
+            asyncio.get_running_loop().call_soon(go_on)
+
+        if self.first_copy is None:
+            soon(None)
+        else:
+            self.first_copy.when_durable(soon)
+
+
+@dataclass(frozen=True, slots=True)
 class Refused(Piece):
     """A single message."""
 
@@ -134,7 +170,11 @@ class Refused(Piece):
 
 
 def pieces_of(
-    state: ProducerSequence, producer: str, run: SequencedRun, most_taken: int = MAX_TAKEN
+    state: ProducerSequence,
+    producer: str,
+    run: SequencedRun,
+    examinations: Examinations,
+    most_taken: int = MAX_TAKEN,
 ) -> Iterator[Piece]:
     """`most_taken`: the maximum number of new messages in a piece, which is one append."""
     firsts, lasts = run.sequence_ids(), run.highest_sequence_ids()
@@ -143,8 +183,11 @@ def pieces_of(
     if chunk is not None:
         yield _chunk_piece(state, producer, chunk, run.txn_id)
         return
-    start, taken = 0, Taken(state, run.txn_id)
-    for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+    spans: Iterator[Range] = zip(firsts, lasts, strict=True)
+    if max(run.message_counts) > 1:
+        spans, some_too_high = spans_of_batches(run, examinations), True
+    start, index, taken = 0, -1, Taken(state, run.txn_id)
+    for index, (first, last) in enumerate(spans):
         if index - start == most_taken:
             taken.settle()
             yield New(start, index, taken)
@@ -173,14 +216,62 @@ def pieces_of(
         if standing is Standing.COPY:
             yield _copy(state, span, index, len(run.entries), run.txn_id)
             return
-        yield _known(state, producer, span, index, standing)
-    if start < len(run.entries):
+        if standing is Standing.MIXED and state.flying.overlaps(*span):
+            yield Later(index, len(run.entries), Duplicate(index, index, state, span))
+            return
+        if standing is Standing.MIXED:
+            yield _mixed(state, producer, span, index, run, examinations)
+        else:
+            yield _known(state, producer, span, index, standing)
+    stop = index + 1
+    if start < stop:
         taken.settle()
-        yield New(start, len(run.entries), taken)
+        yield New(start, stop, taken)
+    if stop < len(run.entries):
+        yield Later(stop, len(run.entries))
+
+
+def spans_of_batches(
+    run: SequencedRun, examinations: Examinations, all_of_them: bool = False
+) -> Iterator[Range]:
+    """The lowest and highest id of each message or batch. Unless `all_of_them`, it stops where an
+    examination must wait.
+    """
+    stated = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
+    for (first, last), count, entry in zip(stated, run.message_counts, run.entries, strict=True):
+        if count == 1 or last > first:
+            yield first, last
+        elif all_of_them or not examinations.must_wait:
+            yield first, highest_of_batch(entry, first, examinations)
+        else:
+            return
 
 
 def _too_high(producer: str, sequence_id: int) -> NotAllowed:
     return NotAllowed(f"{producer}: sequence id {sequence_id} is above the highest, {HIGHEST_ID}")
+
+
+def _mixed(
+    state: ProducerSequence,
+    producer: str,
+    span: Range,
+    index: int,
+    run: SequencedRun,
+    examinations: Examinations,
+) -> Piece:
+    def standing(sequence_id: int) -> Standing:
+        return state.standing(sequence_id, sequence_id, run.txn_id)
+
+    new = rebatched(run.entries[index], span[0], standing, examinations)
+    if new is None:
+        return _known(state, producer, span, index, Standing.MIXED)
+    if not new.ranges:
+        return Duplicate(index, index + 1, state, span)
+    taken = Taken(state, run.txn_id)
+    for each in new.ranges:
+        taken.add(*each)
+    taken.settle()
+    return Rest(index, index + 1, taken, new.entry, new.messages)
 
 
 def _known(
