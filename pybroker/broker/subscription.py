@@ -4,8 +4,7 @@
     acknowledged: cursor, then the dispatcher's account of unacknowledged messages
 The dispatcher lives as long as there are consumers; the next one starts after the mark-delete
 position. `notify` is called whenever dispatch may be able to continue; one dispatch per tick
-follows. Pending acknowledgements (of open transactions) are replayed before the first consumer is
-served.
+follows. Pending acknowledgements are replayed before the first consumer is served.
 """
 
 import asyncio
@@ -39,10 +38,6 @@ from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek
-_REDELIVERED: Final = (
-    "the batch was redelivered meanwhile, some of its messages for the first time: abort, ask for "
-    "redelivery, and acknowledge what you then receive"
-)
 
 
 class Subscription:
@@ -112,8 +107,7 @@ class Subscription:
             self.reader.lives = None
         self.consumers.append(consumer)
         self.notify()
-        if consumer.life is not None:
-            await self._transactional.stored(consumer.life)
+        await self._transactional.stored(consumer.life)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Idempotent. The consumer's unacknowledged messages go to the others. A reader's
@@ -214,10 +208,9 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
     ) -> None:
-        """Deliver these entries again, or (None) all that the consumer has not acknowledged.
-
-        Exclusive and Failover keep the order: everything unacknowledged goes out again. `drops`:
-        their client drops what it was given so far, also what is on its way.
+        """Deliver these entries again, or (None) all that the consumer has not acknowledged; on
+        Exclusive and Failover, which keep the order, all in any case. `drops`: their client drops
+        what it was given so far, also what is on its way.
         """
         if self._dispatcher is not None and consumer in self.consumers:
             self._dispatcher.redeliver(consumer, positions, drops)
@@ -334,17 +327,17 @@ class Subscription:
         acks: Sequence[PendingAck],
         cumulative: bool,
     ) -> asyncio.Future[None]:
-        left_out = consumer.left_out
-        if left_out and (unclear := left_out.unclear(acks)) is not None:
-            raise pending.conflict(txn_id, unclear, _REDELIVERED)
+        left_out, to = consumer.left_out, self._transactional
+        if left_out:
+            to.check_clear(pending, txn_id, left_out, acks)
         if cumulative:
             assert consumer.life is not None
-            clear, to = left_out.is_clear(acks[0]), self._transactional
+            clear = left_out.is_clear(acks[0])
             return to.acknowledge_cumulative(pending, txn_id, acks[0], consumer.life, clear)
         if left_out:
             acks = left_out.spare(acks)
         withheld = partial(self._withhold, consumer, acks)
-        return self._transactional.acknowledge(pending, txn_id, acks, consumer.life, withheld)
+        return to.acknowledge(pending, txn_id, acks, consumer.life, withheld)
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """Removes the messages of `acks` from the consumer's unacknowledged messages."""

@@ -8,7 +8,7 @@ transaction holds.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
@@ -20,6 +20,7 @@ from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pendi
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.cumulative import Unclear, parted, spared_in_transaction
 from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.lives import Life, Lives
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.records import (
@@ -163,23 +164,23 @@ class TransactionalAcks:
             self._opening = None
 
     def _restore_lives(self, opened: PendingAcks) -> None:
-        if opened.lives:
+        if restored := opened.lives.restored:
             lives, end = self._reader.require_lives(), self._reader.end
-            lives.restore(opened.lives.values(), end, self._cursor.last_acknowledged)
-            opened.lives.clear()
+            lives.restore(restored.values(), end, self._cursor.last_acknowledged)
+            restored.clear()
         if self._reader.lives is not None:
             self._follow(self._reader.lives, opened)
 
     def _follow(self, lives: Lives, opened: PendingAcks) -> None:
         if lives.on_changed is None:
-            lives.on_changed = opened.note_life
+            lives.on_changed = opened.lives.note
             lives.store()
 
-    async def stored(self, life: Life) -> None:
-        """Wait until the log knows the client's life, if there is a log."""
-        if (opened := self.opened) is not None:
+    async def stored(self, life: Life | None) -> None:
+        """Wait until the log knows the client's life, if there are both."""
+        if life is not None and (opened := self.opened) is not None:
             self._follow(self._reader.require_lives(), opened)
-            await opened.store_life(life)
+            await opened.lives.note(life)
 
     def _kept(self) -> tuple[Mapping[Position, Held], Sequence[LifeRecord]]:
         """What a snapshot keeps beside the open transactions."""
@@ -298,6 +299,13 @@ class TransactionalAcks:
             lives.taken(life, txn_id, acks)
             lives.store()
 
+    def check_clear(
+        self, pending: PendingAcks, txn_id: TxnId, left_out: LeftOut, acks: Sequence[PendingAck]
+    ) -> None:
+        """Raises TransactionConflict."""
+        if (unclear := left_out.unclear(acks)) is not None:
+            raise pending.conflict(txn_id, unclear, _REDELIVERED)
+
     def acknowledge_cumulative(
         self,
         pending: PendingAcks,
@@ -386,6 +394,12 @@ class TransactionalAcks:
     async def delete(self) -> None:
         if self.exist:
             await self._topic.factory.delete(pending_ack_log(self._topic.name, self._cursor.name))
+
+
+_REDELIVERED: Final = (
+    "the batch was redelivered meanwhile, some of its messages for the first time: abort, ask for "
+    "redelivery, and acknowledge what you then receive"
+)
 
 
 def _consumed(rival: TxnId) -> str:

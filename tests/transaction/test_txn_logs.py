@@ -27,6 +27,7 @@ from pybroker.transaction.pending_acks.records import (
     AckRecord,
     EndRecord,
     Held,
+    LifeRecord,
     PassedOverRecord,
 )
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
@@ -43,6 +44,11 @@ ID, AT = TxnId(1, 2), Position(3, 200)
         (AckRecord(ID, True, (PendingAck(AT, 0b111111110, 9),)), "01010101020103c8010902fe01"),
         (EndRecord(ID, TxnAction.COMMIT), "0101020102"),
         (EndRecord(ID, TxnAction.ABORT), "0101030102"),
+        (LifeRecord(3, "me", 1, 300), "010106030001ac02026d6500"),
+        (
+            LifeRecord(3, "me", 1, 300, ((ID, (AT, 5)),), is_gone=True),
+            "010106030101ac02026d6501010203c80105",
+        ),
         (
             PassedOverRecord({AT: HELD_WHOLE, AT.after: Held(6, 8)}),
             "0101050203c801000003c901080106",
@@ -57,8 +63,8 @@ def test_a_pending_acknowledgement_is_stored_as_it_always_was(
 
 
 def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
-    with pytest.raises(CorruptStorage, match=r"of kind 6, .* run the version that wrote it"):
-        store.decode_entry(bytes.fromhex("01010600"), "The log")
+    with pytest.raises(CorruptStorage, match=r"of kind 7, .* run the version that wrote it"):
+        store.decode_entry(bytes.fromhex("01010700"), "The log")
 
 
 @pytest.mark.parametrize(

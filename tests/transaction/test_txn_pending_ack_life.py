@@ -226,7 +226,7 @@ async def test_what_is_not_written_is_held_no_more(world: World) -> None:
     acks, _, at = await ten_messages(world)
     txn_id = await world.begin_acking()
     told: list[Mapping[Position, Held]] = []
-    acks.on_restored = told.append
+    acks.on_restored = lambda _, some: told.append(some)
     world.storage.full = True
     for failing in (
         acks.acknowledge_cumulative(txn_id, PendingAck(at[4])),

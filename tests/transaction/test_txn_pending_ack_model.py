@@ -9,9 +9,14 @@ from txn_world import cursor_over
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_acks.records import AckRecord, EndRecord, PendingAck, Record
+from pybroker.transaction.pending_acks.records import (
+    AckRecord,
+    Conflict,
+    EndRecord,
+    PendingAck,
+    Record,
+)
 from pybroker.transaction.pending_acks.state import PendingAckState
 from pybroker.transaction.pending_acks.store import decode_entry, encode_entry
 from pybroker.transaction.txn_status import TxnAction
@@ -113,7 +118,7 @@ def play(script: Script) -> tuple[PendingAckState, ManagedCursor, Model, list[Re
                 state.take(txn_id, [ack])
                 records.append(AckRecord(txn_id, False, [ack]))
             taken = True
-        except TransactionConflict:
+        except Conflict:
             taken = False
         expected = (
             model.take_up_to(txn_id, entry) if cumulative else model.take(txn_id, entry, bits)
@@ -184,7 +189,7 @@ def test_giving_back_leaves_no_trace(
     acks = [ack_of(entry, bits) for entry, bits in wanted]
     try:
         state.take(txn_id, acks)
-    except TransactionConflict:
+    except Conflict:
         pass
     else:
         state.give_back(txn_id, acks)

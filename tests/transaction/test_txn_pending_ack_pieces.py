@@ -150,7 +150,7 @@ async def test_what_is_not_in_force_yet_is_held_as_before(world: World) -> None:
 async def test_an_abort_in_pieces_gives_back_in_the_order_of_the_log(world: World) -> None:
     acks, at, txn_id = await nine_held(world)
     restored: list[Position] = []
-    acks.on_restored = restored.extend
+    acks.on_restored = lambda _, some: restored.extend(some)
     await ended(acks.end(txn_id, ABORT))
     assert restored == [at[0], at[1], *at[3:9]]
 
@@ -217,7 +217,7 @@ def test_closing_waits_for_the_rest(action: TxnAction) -> None:
     async def scenario(world: World) -> None:
         acks, at, txn_id = await nine_held(world)
         restored: list[Position] = []
-        acks.on_restored = restored.extend
+        acks.on_restored = lambda _, some: restored.extend(some)
         with Turns(acks) as turns:
             ending = acks.end(txn_id, action)
             await turns.until(1)
@@ -264,7 +264,7 @@ async def test_trouble_with_one_end_keeps_no_other_from_its_own(
 ) -> None:
     acks, at, txn_id = await nine_held(world)
 
-    def trouble(_: object) -> None:
+    def trouble(*_: object) -> None:
         raise ValueError("nobody can take it")
 
     acks.on_restored = trouble
@@ -283,8 +283,8 @@ async def test_what_an_aborted_transaction_kept_outlives_a_snapshot_between_two_
 ) -> None:
     acks, at, txn_id = await nine_held(world)
     kept: dict[Position, Any] = {}
-    acks.on_restored = kept.update
-    acks.passed_over = lambda: kept
+    acks.on_restored = lambda _, some: kept.update(some)
+    acks.kept = lambda: (kept, ())
     with Turns(acks) as turns:
         acks.end(txn_id, ABORT)
         await turns.until(3)
@@ -292,7 +292,7 @@ async def test_what_an_aborted_transaction_kept_outlives_a_snapshot_between_two_
     world = await world.crashed()
     acks = await world.acks()
     told: list[Position] = []
-    acks.on_restored = told.extend
+    acks.on_restored = lambda _, some: told.extend(some)
     acks.tell_replayed()
     assert told == [at[0], at[1], *at[3:9]]
 
@@ -331,7 +331,7 @@ def test_no_turn_of_an_opening_looks_at_more_than_its_share() -> None:
             acks = await world.acks()
         assert (sum(looked), max(looked)) == (8, 3)
         told: list[Position] = []
-        acks.on_restored = told.extend
+        acks.on_restored = lambda _, some: told.extend(some)
         acks.tell_replayed()
         assert told == [at[0], at[1], *at[3:9]]
 

@@ -63,7 +63,7 @@ async def test_an_abort_gives_the_messages_back_in_order(world: World) -> None:
     await acks.acknowledge(txn_id, whole(at[3], at[0]))
     await acks.acknowledge(txn_id, [indexes(at[1], 2)])
     restored: list[Position] = []
-    acks.on_restored = restored.extend
+    acks.on_restored = lambda _, some: restored.extend(some)
     await ended(acks.end(txn_id, ABORT))
     assert restored == [at[0], at[1], at[3]]
     assert not acks.stats() and not cursor.is_deleted(at[0])
@@ -416,7 +416,7 @@ async def test_an_end_that_was_lost_is_asked_for(world: World) -> None:
     acks, _, at = await ten_messages(world)
     lost, kept = await world.begin_acking(), await world.begin_acking()
     restored: list[Position] = []
-    acks.on_restored = restored.extend
+    acks.on_restored = lambda _, some: restored.extend(some)
     await acks.acknowledge(lost, whole(at[1]))
     await acks.acknowledge(kept, whole(at[2]))
     (await world.coordinators.get(0)).metadata(lost).subscriptions.clear()  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.coordinator.participants import Retry
 from pybroker.transaction.coordinator.transaction_log import log_name
-from pybroker.transaction.pending_acks.pending_ack import PendingAckStats
+from pybroker.transaction.pending_acks.stats import PendingAckStats
 from pybroker.transaction.txn_status import TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"

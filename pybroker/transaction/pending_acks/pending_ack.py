@@ -17,12 +17,11 @@ If a transaction was left open here, the outcome is requested, as in the topic's
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Final, Protocol
+from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
@@ -46,11 +45,13 @@ from pybroker.transaction.pending_acks.applying import (
     abort_in_pieces,
     commit_in_pieces,
 )
+from pybroker.transaction.pending_acks.life_log import LifeLog
 from pybroker.transaction.pending_acks.migration import take_over
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     NOTHING_HELD,
     AckRecord,
+    Conflict,
     EndRecord,
     Held,
     LifeRecord,
@@ -58,7 +59,9 @@ from pybroker.transaction.pending_acks.records import (
     PendingAck,
     Record,
 )
-from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
+from pybroker.transaction.pending_acks.snapshot import Kept, kept_records
+from pybroker.transaction.pending_acks.state import PendingAckState
+from pybroker.transaction.pending_acks.stats import PendingAckStats, stats_of
 from pybroker.transaction.pending_acks.store import PendingAckStore
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
@@ -67,38 +70,12 @@ from pybroker.transaction.txn_status import (
     require_open,
 )
 
-__all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
+__all__ = ["PendingAck", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
 _LOOKED_AT_A_TURN: Final = 5000
-_MESSAGES_PER_RECORD: Final = 500
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingAckStats:
-    """The acknowledgements of one open transaction on this subscription."""
-
-    txn_id: TxnId
-    individual: int
-    cumulative_position: Position | None
-
-
-def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
-    individual = len(held.whole) + len(held.indexes)
-    last = held.cumulative[-1].last.position if held.cumulative else None
-    return PendingAckStats(txn_id, individual, last)
-
-
-class Life(Protocol):
-    """See pybroker.broker.dispatch.lives."""
-
-    stored: bool
-    recorded: bool
-
-    @property
-    def record(self) -> LifeRecord: ...
 
 
 class PendingAcks:
@@ -128,9 +105,8 @@ class PendingAcks:
         self._on_ended: Callable[[TxnId, TxnAction], object] = nobody_cares
         # What snapshots keep beside the transactions: the messages passed to `on_restored` that
         # might still be covered by mistake, and the lives of clients.
-        self.kept: Callable[[], tuple[Mapping[Position, Held], Sequence[LifeRecord]]]
-        self.kept = lambda: (NOTHING_HELD, ())
-        self.lives: dict[int, LifeRecord] = {}  # as the log has them when it is opened; by number
+        self.kept: Callable[[], Kept] = lambda: (NOTHING_HELD, ())
+        self.lives = LifeLog(store, self._checkpoint_if_long)
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visits = PacedVisits(ledger.housekeeper)
@@ -166,9 +142,7 @@ class PendingAcks:
         if isinstance(record, PassedOverRecord):
             self._restore_replayed(record.messages)
         elif isinstance(record, LifeRecord):
-            self.lives.pop(record.number, None)
-            if not record.is_gone:
-                self.lives[record.number] = record
+            self.lives.replay(record)
         elif record.cumulative:
             self._state.hold_cumulative(record)
         else:
@@ -179,7 +153,7 @@ class PendingAcks:
     def _apply_end(self, record: EndRecord) -> Pieces | None:
         txn_id, commits = record.txn_id, record.action is TxnAction.COMMIT
         if not commits:
-            self._forget_taints(txn_id)
+            self.lives.replay_abort(txn_id)
         if (held := self._state.transactions.get(txn_id)) is None:
             return None
         if not self._applying.fits(len(held)):
@@ -195,12 +169,6 @@ class PendingAcks:
     def _restore_replayed(self, restored: Mapping[Position, Held]) -> None:
         for position, held in restored.items():
             self._replayed[position] = self._replayed.get(position, held) | held
-
-    def _forget_taints(self, txn_id: TxnId) -> None:
-        for life in self.lives.values():
-            if any(each == txn_id for each, _ in life.taints):
-                left = tuple(taint for taint in life.taints if taint[0] != txn_id)
-                self.lives[life.number] = replace(life, taints=left)
 
     async def _forget_acknowledged(self) -> None:
         is_deleted, left = self._cursor.is_deleted, dict[Position, Held]()
@@ -267,12 +235,12 @@ class PendingAcks:
         return None if cumulative is None else cumulative.position
 
     def stats(self) -> list[PendingAckStats]:
-        return [_stats(txn_id, held) for txn_id, held in self._state.transactions.items()]
+        return [stats_of(txn_id, held) for txn_id, held in self._state.transactions.items()]
 
     def stats_of(self, txn_id: TxnId) -> PendingAckStats | None:
         """None if the transaction has acknowledged nothing here."""
         held = self._state.transactions.get(txn_id)
-        return None if held is None else _stats(txn_id, held)
+        return None if held is None else stats_of(txn_id, held)
 
     # Acknowledge
 
@@ -291,8 +259,10 @@ class PendingAcks:
         TransactionCoordinatorNotFound; fails with PersistenceError.
         """
         self._check(txn_id, acks)
-        if (conflict := self._state.take(txn_id, acks)) is not None:
-            raise self.conflict(txn_id, *conflict)
+        try:
+            self._state.take(txn_id, acks)
+        except Conflict as conflict:
+            raise self.conflict(txn_id, conflict.ack, conflict.reason) from None
         taken()
         return self._log(AckRecord(txn_id, False, acks), self._give_back, withheld)
 
@@ -303,9 +273,10 @@ class PendingAcks:
         transactions hold individually and those `not_given` to the consumer for that reason.
         """
         self._check(txn_id, [ack])
-        record = self._state.take_cumulative(txn_id, ack, not_given)
-        if isinstance(record, str):
-            raise self.conflict(txn_id, ack, record)
+        try:
+            record = self._state.take_cumulative(txn_id, ack, not_given)
+        except Conflict as conflict:
+            raise self.conflict(txn_id, ack, conflict.reason) from None
         durable = partial(self._state.forget_before, record)
         return self._log(record, self._give_back_cumulative, durable)
 
@@ -376,31 +347,6 @@ class PendingAcks:
         where = f"{self._topic}, subscription {self._cursor.name}"
         why = f"{where}: the acknowledgement was not written: {error}"
         fail(durable, PersistenceError(why))
-
-    def note_life(self, life: Life, is_gone: bool = False) -> asyncio.Future[None]:
-        """Store the life as it is now, or that it will not return: durable before what is logged
-        later. If that fails, it is stored with the next acknowledgement. The future never fails.
-        """
-        noted: Prompt[None] = prompt()
-        if self._closed:
-            noted.set_result(None)
-            return noted
-        record = replace(life.record, is_gone=is_gone)
-        life.stored = life.recorded = True
-        self._store.append(record, partial(self._life_logged, life, noted))
-        self._checkpoint_if_long()
-        return noted
-
-    def _life_logged(
-        self, life: Life, noted: asyncio.Future[None], error: Exception | None
-    ) -> None:
-        life.stored = life.stored and error is None
-        if not noted.done():
-            noted.set_result(None)
-
-    async def store_life(self, life: Life) -> None:
-        """Wait until the log knows the life."""
-        await self.note_life(life)
 
     # End
 
@@ -521,7 +467,7 @@ class PendingAcks:
         Call it after the cursor was moved back: otherwise replay would acknowledge old entries
         again.
         """
-        records = chain(self._state.records(), self._kept_records())
+        records = chain(self._state.records(), kept_records(self._state, self.kept, self._cursor))
         await self._store.replace_past(records, self._flush)
 
     async def _flush(self) -> None:
@@ -529,40 +475,11 @@ class PendingAcks:
         await self.settled()
         await self._cursor.flush()
 
-    def _kept_records(self) -> Iterator[Record | None]:
-        """The messages that consumers have passed over, and lives. Request these after the state's
-        records, so that an abort in between is in one or the other.
-
-        Transactions whose abort is in progress are included here, because the state's records leave
-        them out. The set of entries is fixed at the beginning; each record is up to date when it is
-        requested.
-        """
-        given_back, lives = self.kept()
-        yield from lives
-        passed = tuple(given_back)
-        aborting = [(each, tuple(each.positions())) for each in self._state.being_aborted()]
-        left = chain(
-            ((at, self._kept(at, None)) for at in passed),
-            ((at, self._kept(at, each)) for each, positions in aborting for at in positions),
-        )
-        is_deleted = self._cursor.is_deleted
-        while some := list(islice(left, _MESSAGES_PER_RECORD)):
-            kept = {at: held for at, held in some if held is not None and not is_deleted(at)}
-            yield PassedOverRecord(kept) if kept else None
-
-    def _kept(self, position: Position, aborting: AcksOfTransaction | None) -> Held | None:
-        """The part of the entry that aborted transactions held back from consumers, and the part
-        that `aborting` still holds back.
-        """
-        passed = self.kept()[0].get(position)
-        held = None if aborting is None else aborting.held_of(position)
-        return passed | held if passed and held else passed or held
-
     async def close(self) -> None:
         """Shorten the log if possible, then close it. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self.lives.closed = True
         self._visits.cancel()
         await self._tasks.close()
         try:

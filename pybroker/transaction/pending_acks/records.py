@@ -69,6 +69,15 @@ def indexes_in_words(bits: int) -> str:
     return f"{message} {', '.join(others)} and {last}" if others else f"{message} {last}"
 
 
+class Conflict(Exception):
+    """An acknowledgement that is refused, and why."""
+
+    def __init__(self, ack: PendingAck, reason: str) -> None:
+        super().__init__(reason)
+        self.ack = ack
+        self.reason = reason
+
+
 class Held(NamedTuple):
     """The part of an entry that transactions hold or held: some indexes of a batch, or all."""
 

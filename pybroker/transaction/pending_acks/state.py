@@ -28,6 +28,7 @@ from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
     NOTHING_HELD,
     AckRecord,
+    Conflict,
     EndRecord,
     Held,
     PendingAck,
@@ -152,14 +153,13 @@ class PendingAckState:
 
     # Individual acknowledgements
 
-    def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> tuple[PendingAck, str] | None:
-        """Take all of the messages or none. Returns the one that conflicts, and the reason."""
+    def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
+        """Take all of the messages or none. Raises Conflict."""
         for count, ack in enumerate(acks):
             if (reason := self._conflict(txn_id, ack)) is not None:
                 self.give_back(txn_id, acks[:count])
-                return ack, reason
+                raise Conflict(ack, reason)
             self.hold(txn_id, ack)
-        return None
 
     def _conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         position, bits = ack.position, ack.acked_indexes
@@ -217,19 +217,20 @@ class PendingAckState:
 
     def take_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
-    ) -> AckRecord | str:
+    ) -> AckRecord:
         """Take everything up to `ack`, except the messages that other transactions hold
-        individually and those `not_given`: these are `spared` in the returned record. Returns the
-        reason if that conflicts.
+        individually and those `not_given`: these are `spared` in the returned record. Raises
+        Conflict.
         """
         if (reason := self._cumulative_conflict(txn_id, ack)) is not None:
-            return reason
+            raise Conflict(ack, reason)
         spared = self._spared(txn_id, ack.position, not_given)
         if len(spared) > MOST_SPARED:
-            return (
+            raise Conflict(
+                ack,
                 f"{len(spared)} messages before it are acknowledged individually in other "
                 f"transactions, or were and are not redelivered yet, and at most {MOST_SPARED} may "
-                "be: acknowledge each message individually"
+                "be: acknowledge each message individually",
             )
         record = AckRecord(txn_id, True, (ack,), spared)
         self.hold_cumulative(record)
