@@ -22,7 +22,7 @@ BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser check bench simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots metrics clean
+.PHONY: help demo test browser check bench spec simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)
+
+spec: $(VENV)/test  ## explore every state of the models of the decisions (ARGS="--help" for options)
+	$(PY) -m spec $(ARGS)
 
 simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds (ARGS="--cluster": of several brokers)
 	$(PY) -m tests.simulation $(ARGS)

@@ -14,7 +14,7 @@ from syntax import syntax_tree
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = [
     path
-    for package in ("managed_ledger", "pybroker")
+    for package in ("managed_ledger", "pybroker", "spec")
     for path in sorted((ROOT / package).rglob("*.py"))
     if not path.stem.endswith("_pb2")
 ]

@@ -1,0 +1,1 @@
+"""Models of what this project decides, and a checker that explores all their states."""
