@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from spec import acknowledgements, transaction_ends
+from spec import acknowledgements, groups, transaction_ends
 from spec.checker import Spec
 
-SPECS: Final[tuple[Spec, ...]] = (acknowledgements.SPEC, transaction_ends.SPEC)
+SPECS: Final[tuple[Spec, ...]] = (acknowledgements.SPEC, transaction_ends.SPEC, groups.SPEC)
