@@ -2,7 +2,12 @@
 
 from typing import Final
 
-from spec import acknowledgements, groups, transaction_ends
+from spec import acknowledgements, fencing, groups, transaction_ends
 from spec.checker import Spec
 
-SPECS: Final[tuple[Spec, ...]] = (acknowledgements.SPEC, transaction_ends.SPEC, groups.SPEC)
+SPECS: Final[tuple[Spec, ...]] = (
+    acknowledgements.SPEC,
+    transaction_ends.SPEC,
+    groups.SPEC,
+    fencing.SPEC,
+)
