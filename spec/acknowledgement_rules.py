@@ -32,6 +32,7 @@ class AcknowledgementRules(Rules):
     taint_others: bool = True  # what a transaction takes, other lives may hold, too
     taint_self: bool = True  # its own life also, if the messages were on their way twice
     taint_given: bool = True  # what is given while a transaction holds it cumulatively
+    taint_in_same: bool = True  # nor may a transaction take twice what it has taken itself
     own_is_no_rival: bool = True  # a life has consumed what its own transactions took
     special: bool = True  # what comes late is covered only by what was given after it
     had: bool = True  # a client may repeat what it had before a transaction was aborted
@@ -42,15 +43,32 @@ class AcknowledgementRules(Rules):
     tells_processes: bool = True  # and a new process does not
 
 
-class Txn(NamedTuple):
-    """`life` sent the acknowledgement, which covers `held` and, if cumulative, ends at `up_to`."""
+class Ack(NamedTuple):
+    """It covers `held` and, if cumulative, ends at `up_to`."""
 
-    life: int
-    kind: str = ""  # it has acknowledged nothing yet
-    held: Messages = 0
-    up_to: int = -1
-    held_at: int = 0  # on the clock
+    kind: str
+    held: Messages
+    up_to: int
+    held_at: int  # on the clock
+
+
+class Txn(NamedTuple):
+    life: int  # that acknowledges in it
+    acks: tuple[Ack, ...] = ()
     status: str = OPEN
+
+    def held(self, kind: str = "") -> Messages:
+        """By acknowledgements of this kind, or of any."""
+        held = 0
+        for ack in self.acks:
+            if kind in ("", ack.kind):
+                held |= ack.held
+        return held
+
+    @property
+    def up_to(self) -> int:
+        """The last message that it has acknowledged cumulatively; -1: none."""
+        return max((ack.up_to for ack in self.acks), default=-1)
 
 
 class Life(NamedTuple):
@@ -101,15 +119,15 @@ class Broker(NamedTuple):
     @property
     def cumulative_holder(self) -> int:
         """The open transaction that holds messages cumulatively; -1 if there is none."""
-        cumulative = (i for i, t in enumerate(self.txns) if t.kind == CUMULATIVE)
-        return next((i for i in cumulative if self.txns[i].status is OPEN), -1)
+        is_open = (i for i, txn in enumerate(self.txns) if txn.status is OPEN)
+        return next((i for i in is_open if self.txns[i].up_to >= 0), -1)
 
     def held_individually(self, but: int = -1) -> Messages:
         """By open transactions other than `but`. No two hold the same message."""
         held = 0
         for i, txn in enumerate(self.txns):
-            if i != but and txn.status is OPEN and txn.kind == INDIVIDUAL:
-                held |= txn.held
+            if i != but and txn.status is OPEN:
+                held |= txn.held(INDIVIDUAL)
         return held
 
 
@@ -176,7 +194,9 @@ def unload(b: Broker, rules: AcknowledgementRules, messages: int) -> Broker:
         else:
             lives.append(Life(taints=taints))
     special = tuple((m, Special(0, 0)) for m, _ in b.special)
-    txns = tuple(txn._replace(held_at=0) for txn in b.txns)
+    txns = tuple(
+        txn._replace(acks=tuple(ack._replace(held_at=0) for ack in txn.acks)) for txn in b.txns
+    )
     return Broker(b.consumers, tuple(lives), b.acked, txns, special)
 
 
@@ -194,7 +214,7 @@ def deliver(b: Broker, rules: AcknowledgementRules, messages: int) -> tuple[Brok
     if m in special and special[m].place < 0:
         special[m] = special[m]._replace(place=max(m, life.given), seq=b.clock)
     holder = b.cumulative_holder
-    if holder >= 0 and b.txns[holder].held >> m & 1 and rules.taint_given:
+    if holder >= 0 and b.txns[holder].held(CUMULATIVE) >> m & 1 and rules.taint_given:
         again = m < life.before or (m in special and life.oldest <= special[m].held_at)
         if again or b.txns[holder].life != i:
             life = tainted(life, holder, m)
@@ -230,13 +250,14 @@ def acknowledge(
             first = next((m for m in each(covered) if m < bound), None)
         if first is not None:
             lives[i] = tainted(life, t, first)
-    txns = replaced(b.txns, t, Txn(owner, kind, covered, up_to, b.clock))
+    ack = Ack(kind, covered, up_to, b.clock)
+    txns = replaced(b.txns, t, Txn(owner, (*b.txns[t].acks, ack)))
     return b._replace(txns=txns, lives=tuple(lives), clock=b.clock + 1), True
 
 
 def _taken(b: Broker) -> Messages:
     holder = b.cumulative_holder
-    cumulatively = b.txns[holder].held if holder >= 0 else 0
+    cumulatively = b.txns[holder].held() if holder >= 0 else 0
     return b.acked | b.held_individually() | cumulatively
 
 
@@ -244,11 +265,14 @@ def _covered_up_to(
     b: Broker, rules: AcknowledgementRules, life: int, t: int, p: int
 ) -> Messages | None:
     """What a cumulative acknowledgement at p covers; None: it is refused."""
-    if b.cumulative_holder >= 0 or p < _mark_delete(b):
+    is_held = b.cumulative_holder not in (-1, t)
+    if is_held or p < _mark_delete(b) or p <= b.txns[t].up_to:
         return None
-    if any(txn != t and first <= p for txn, first in b.lives[life].taints):
+    own = t if not rules.taint_in_same else -1
+    if any(txn != own and first <= p for txn, first in b.lives[life].taints):
         return None
-    covered, special, held = 0, dict(b.special), b.held_individually(but=t)
+    covered, special = 0, dict(b.special)
+    held = b.held_individually() | b.txns[t].held()
     for m in range(p + 1):
         if (b.acked | held) >> m & 1:
             continue
@@ -309,7 +333,7 @@ def _held_besides(
 
 def commit(b: Broker, t: int) -> Broker:
     """The taints of the transaction stay until the lives that have them forget."""
-    acked = b.acked | b.txns[t].held
+    acked = b.acked | b.txns[t].held()
     special = tuple((m, x) for m, x in b.special if not acked >> m & 1)
     late = tuple(m for m in b.late if not acked >> m & 1)
     txns = replaced(b.txns, t, b.txns[t]._replace(status=COMMITTED))
@@ -325,13 +349,12 @@ def abort(b: Broker, t: int) -> Broker:
     )
     txns = replaced(b.txns, t, txn._replace(status=ABORTED))
     b = b._replace(txns=txns, lives=lives, clock=b.clock + 1)
-    if txn.kind != INDIVIDUAL or not txn.held:
-        return b
     special, late = dict(b.special), list(b.late)
     read_to = b.life_of(b.active).given if b.active >= 0 else 0
-    for m in each(txn.held):
+    individual = [(m, ack.held_at) for ack in txn.acks if ack.up_to < 0 for m in each(ack.held)]
+    for m, held_at in sorted(individual):
         again = m in special and (special[m].again or special[m].place >= 0)
-        special[m] = Special(txn.held_at, b.clock, again=again)
+        special[m] = Special(held_at, b.clock, again=again)
         if m < read_to:
             late = [other for other in late if other != m] + [m]
     return b._replace(special=tuple(sorted(special.items())), late=tuple(late))
@@ -339,21 +362,29 @@ def abort(b: Broker, t: int) -> Broker:
 
 def with_small_clock(b: Broker) -> Broker:
     """The same: only the order of the values on the clock matters, and only while they matter."""
+    open_acks = [ack for txn in b.txns if txn.status is OPEN for ack in txn.acks]
+    ended_acks = [ack for txn in b.txns if txn.status is not OPEN for ack in txn.acks]
     values = {b.clock, 0}
     values.update(life.oldest for life in b.lives)
-    values.update(txn.held_at for txn in b.txns if txn.status is OPEN)
+    values.update(ack.held_at for ack in open_acks)
     for _, x in b.special:
         values |= {x.held_at, x.released_at, x.seq}
-    ended = any(txn.held_at for txn in b.txns if txn.status is not OPEN)
-    if not ended and len(values) == b.clock + 1:
+    if not ended_acks and len(values) == b.clock + 1:
         return b  # each value up to the clock is in use
     rank = {value: i for i, value in enumerate(sorted(values))}
     lives = tuple(life._replace(oldest=rank[life.oldest]) for life in b.lives)
-    txns = tuple(
-        txn._replace(held_at=rank[txn.held_at] if txn.status is OPEN else 0) for txn in b.txns
-    )
+    txns = tuple(_with_ranks(txn, rank) if txn.status is OPEN else _ended(txn) for txn in b.txns)
     special = tuple(
         (m, Special(rank[x.held_at], rank[x.released_at], x.place, rank[x.seq], x.again))
         for m, x in b.special
     )
     return b._replace(lives=lives, txns=txns, special=special, clock=rank[b.clock])
+
+
+def _with_ranks(txn: Txn, rank: dict[int, int]) -> Txn:
+    return txn._replace(acks=tuple(ack._replace(held_at=rank[ack.held_at]) for ack in txn.acks))
+
+
+def _ended(txn: Txn) -> Txn:
+    """What it held is in no rule any more."""
+    return Txn(0, (), txn.status)
