@@ -12,10 +12,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Prompt(asyncio.Future[T]):
-    """Coroutines and callbacks of `add_done_callback` still continue in the next turn."""
+_set_result = asyncio.Future.set_result  # cheaper than super(): called for each durable record
 
-    _then: tuple[Callable[["Prompt[T]"], object], ...] = ()
+
+class Prompt(asyncio.Future[T]):
+    """Create it with `prompt`. Coroutines, and callbacks of `add_done_callback`, still continue in
+    the next turn.
+    """
+
+    __slots__ = ("_then",)
+
+    _then: tuple[Callable[["Prompt[T]"], object], ...]
 
     def then(self, callback: Callable[["Prompt[T]"], object]) -> None:
         """Call `callback` with this future within the call that sets the outcome, in the order of
@@ -28,8 +35,9 @@ class Prompt(asyncio.Future[T]):
             self._then += (callback,)
 
     def set_result(self, result: T, /) -> None:
-        super().set_result(result)
-        self._tell()
+        _set_result(self, result)
+        if self._then:
+            self._tell()
 
     def set_exception(self, exception: type | BaseException, /) -> None:
         super().set_exception(exception)
@@ -52,17 +60,17 @@ class Prompt(asyncio.Future[T]):
 
 def prompt() -> "Prompt[Any]":
     """A Prompt of the running loop."""
-    return Prompt(loop=asyncio.get_running_loop())
+    made: Prompt[Any] = Prompt()
+    made._then = ()
+    return made
 
 
 def when_done(
     future: "asyncio.Future[T]", callback: Callable[["asyncio.Future[T]"], object]
 ) -> None:
-    """Call `callback` within the call that sets the outcome if `future` is a Prompt, else in the
-    next turn.
-    """
-    if isinstance(future, Prompt):
-        future.then(callback)
+    """Call `callback` as `then` does if `future` is a Prompt, else in the next turn."""
+    if isinstance(future, Prompt) and not future.done():
+        future._then += (callback,)
     else:
         future.add_done_callback(callback)
 

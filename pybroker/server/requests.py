@@ -53,7 +53,11 @@ class Requests:
             self.start(_answered(work, answer, refuse), "answer later", size_bytes)
             return
         self._begun[work] = None
-        self._began(size_bytes)
+        self._size_bytes += size_bytes
+        if len(self._begun) + len(self._tasks) >= MAX_AT_HAND or (
+            self._size_bytes > _MAX_BYTES_AT_HAND
+        ):
+            self._be_busy()
         when_done(work, partial(self._answer, answer, refuse, size_bytes))
 
     def _answer(
@@ -78,8 +82,11 @@ class Requests:
         self._size_bytes += size_bytes
         at_hand = len(self._tasks) + len(self._begun)
         if at_hand >= MAX_AT_HAND or self._size_bytes > _MAX_BYTES_AT_HAND:
-            self._is_busy = True
-            self._busy()
+            self._be_busy()
+
+    def _be_busy(self) -> None:
+        self._is_busy = True
+        self._busy()
 
     def _ended(self, size_bytes: int) -> None:
         self._size_bytes -= size_bytes

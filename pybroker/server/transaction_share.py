@@ -78,7 +78,9 @@ def begin_within_share(
     begins cannot exceed it. Raises, or fails with, TooManyRequests and the errors of
     `new_transaction`.
     """
-    if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
+    if is_exempt(session):
+        return _begin(session, coordinator, asked, exempt=True)
+    if _excess(session) is None and not coordinator.is_full:
         return _begin(session, coordinator, asked)
     return _when_there_is_room(session, coordinator, asked)
 
@@ -97,13 +99,14 @@ async def _when_there_is_room(
     session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> TxnId:
     await asyncio.sleep(_FULL_WAIT_S)
-    excess = _excess(session)
+    exempt = is_exempt(session)
+    excess = None if exempt else _excess(session)
     if excess is not None:
         limit, why = excess
         session.services.counts.refused[limit] += 1
         raise TooManyRequests(why)
     try:
-        return await though_closed(_begin(session, coordinator, asked))
+        return await though_closed(_begin(session, coordinator, asked, exempt))
     except TooManyRequests:
         scope = "Coordinator" if coordinator.is_full else "Namespace"
         session.services.counts.refused[f"maxActiveTransactionsPer{scope}"] += 1
@@ -111,12 +114,15 @@ async def _when_there_is_room(
 
 
 def _begin(
-    session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
+    session: Connection,
+    coordinator: TransactionCoordinator,
+    asked: AskedFor,
+    exempt: bool = False,
 ) -> asyncio.Future[TxnId]:
     beginning = coordinator.new_transaction(
         asked.timeout_ms,
         session.owner,
-        exempt=is_exempt(session),
+        exempt=exempt,
         namespace=asked.namespace,
         session=fencing.session_of_new(session, asked.session),
         client=(session.peer, session.client_version),
@@ -127,8 +133,6 @@ def _begin(
 
 def _excess(session: Connection) -> tuple[str, str] | None:
     """The exhausted limit: its name, and a sentence about it. None if there is room."""
-    if is_exempt(session):
-        return None
     config, coordinators = session.services.config, session.services.coordinators
     most = config.max_active_transactions_per_connection
     if most and session.begun.are(most):

@@ -31,10 +31,6 @@ class Held:
     def __init__(self) -> None:
         self.messages = self.size_bytes = 0
 
-    def add(self, messages: int, size_bytes: int) -> None:
-        self.messages += messages
-        self.size_bytes += size_bytes
-
 
 class OpenContents:
     """The totals of a broker's topics. `owner_of` returns the principal of a live transaction."""
@@ -61,7 +57,8 @@ def _add(helds: dict[str, Held], key: str, messages: int, size_bytes: int) -> No
     held = helds.get(key)
     if held is None:
         held = helds[key] = Held()
-    held.add(messages, size_bytes)
+    held.messages += messages
+    held.size_bytes += size_bytes
     if not held.messages and not held.size_bytes:
         del helds[key]
 
@@ -70,7 +67,7 @@ class _OfTransaction(Held):
     __slots__ = ("owner",)
 
     def __init__(self, owner: str | None) -> None:
-        super().__init__()
+        self.messages = self.size_bytes = 0
         self.owner = owner
 
 
@@ -145,9 +142,9 @@ class TopicContents:
                 self._transactions, self.total = {}, Held()
             owner = self._broker.owner_of(txn_id)
             found = self._transactions[txn_id] = _OfTransaction(owner)
-        found.add(messages, size_bytes)
-        self.total.add(messages, size_bytes)
-        self._broker.add(self._namespace, found.owner, messages, size_bytes)
+        found.messages += messages
+        found.size_bytes += size_bytes
+        self._add_to_totals(found.owner, messages, size_bytes)
         if not found.messages and not found.size_bytes:
             del self._transactions[txn_id]
 
@@ -159,8 +156,12 @@ class TopicContents:
         """The transaction's marker is durable here: subtract its messages."""
         found = self._transactions.pop(txn_id, None)
         if found is not None:
-            self.total.add(-found.messages, -found.size_bytes)
-            self._broker.add(self._namespace, found.owner, -found.messages, -found.size_bytes)
+            self._add_to_totals(found.owner, -found.messages, -found.size_bytes)
+
+    def _add_to_totals(self, owner: str | None, messages: int, size_bytes: int) -> None:
+        self.total.messages += messages
+        self.total.size_bytes += size_bytes
+        self._broker.add(self._namespace, owner, messages, size_bytes)
 
     def forget(self) -> None:
         """The topic is deleted or unloaded: subtract all its transactions."""

@@ -252,7 +252,8 @@ class TransactionCoordinator:
         """Takes effect at once. For `done` and `in_order` see `TransactionLog.append`."""
         self._log.append(decision, done, in_order)
         self._store.apply(decision)
-        self._snapshot_if_due()
+        if self._log.records_since_snapshot >= self._store.snapshot_entries:
+            self._snapshot_if_due()
 
     def _logged(
         self, durable: asyncio.Future[TxnId], local_id: int, error: Exception | None
@@ -269,7 +270,8 @@ class TransactionCoordinator:
 
     def _served_ms(self) -> int:
         """The time base for expiring outcomes; advances only while this coordinator is served."""
-        return self._served_from_ms + int(1000 * self.served_s)
+        served_s = self._clock.monotonic_s() - self._served_since_s
+        return self._served_from_ms + int(1000 * served_s)
 
     # The end of a transaction
 
@@ -313,9 +315,11 @@ class TransactionCoordinator:
         ended = self._store.decide_ended(local_id, action, self._served_ms())
         self._log.append_without_hurry(ended, _close_books)
         self._store.apply(ended)
-        self._execution_ms.add(max(0, self._clock.now_ms() - transaction.opened_at_ms))
-        self._noted_ended.note(transaction, action, why)  # may shorten its participants
-        self._snapshot_if_due()
+        now_ms = self._clock.now_ms()
+        self._execution_ms.add(max(0, now_ms - transaction.opened_at_ms))
+        self._noted_ended.note(transaction, action, why, now_ms)  # may shorten its participants
+        if self._log.records_since_snapshot >= self._store.snapshot_entries:
+            self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)
 

@@ -32,14 +32,16 @@ class EndedTransactions:
         self._clock = clock
         self._ended: deque[EndedTransaction] = deque(maxlen=MOST_ENDED)
 
-    def note(self, transaction: TransactionMetadata, action: TxnAction, reason: str) -> None:
+    def note(
+        self, transaction: TransactionMetadata, action: TxnAction, reason: str, at_ms: int
+    ) -> None:
         """`transaction` must not change any more. Its lists of participants are shortened."""
         topics, subscriptions = len(transaction.partitions), len(transaction.subscriptions)
         if topics > MOST_PARTICIPANTS or subscriptions > MOST_PARTICIPANTS:
             _shorten(transaction)
         if len(transaction.group) > MOST_PARTICIPANTS:
             transaction.group = frozenset(islice(sorted(transaction.group), MOST_PARTICIPANTS))
-        status, at_ms = ENDED_STATUS[action], self._clock.now_ms()
+        status = ENDED_STATUS[action]
         self._ended.append(
             EndedTransaction(transaction, status, at_ms, topics, subscriptions, reason)
         )

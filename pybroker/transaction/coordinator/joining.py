@@ -71,6 +71,8 @@ class Joining:
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
+            if self.elsewhere is None:
+                return None
             return self._elsewhere(Participation(txn_id, str(name)), joiner)
         topic = str(name)
 
@@ -92,6 +94,8 @@ class Joining:
         """Like `partition`, for a subscription."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
+            if self.elsewhere is None:
+                return None
             return self._elsewhere(Participation(txn_id, str(name), subscription), joiner)
         pair = (str(name), subscription)
 

@@ -102,6 +102,7 @@ class TransactionMetadataStore:
     def __init__(self, coordinator_id: int, limits: CoordinatorLimits) -> None:
         self._coordinator_id = coordinator_id
         self._limits = limits
+        self.snapshot_entries = limits.snapshot_entries
         self._live: dict[int, TransactionMetadata] = {}
         # Read-only outside this class; public so that a look-up needs no call.
         self.transactions: Mapping[int, TransactionMetadata] = self._live
@@ -180,7 +181,10 @@ class TransactionMetadataStore:
 
     def forget_old_outcomes(self, now_ms: int) -> None:
         """`now_ms` is in the time of `OutcomeWindow`. Applying an end also forgets old outcomes."""
-        self.outcomes.passed(now_ms, self.low_watermark)
+        if now_ms >= self.outcomes.due_ms:
+            self.outcomes.passed(now_ms, self.low_watermark)
+        elif now_ms > self.outcomes.latest_ms:
+            self.outcomes.latest_ms = now_ms
 
     # Decisions
 
@@ -410,7 +414,7 @@ class TransactionMetadataStore:
         if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
             self._forget(record.local_id)
             self.outcomes.record(record.local_id, record.status)
-            self.outcomes.passed(record.at_ms, self.low_watermark)
+            self.forget_old_outcomes(record.at_ms)
             return
         transaction = self._live.get(record.local_id)
         if transaction is not None:
@@ -440,10 +444,11 @@ class TransactionMetadataStore:
                 del self._bound[ended.session.id]
 
     def snapshot_pays_after(self, entries: int) -> bool:
-        """Whether writing all live transactions again costs less than the records logged since."""
-        if entries < self._limits.snapshot_entries:
-            return False
-        return entries >= max(2 * len(self._live), self._participants)
+        """Whether writing all live transactions again costs less than the records logged since:
+        at least `snapshot_entries`.
+        """
+        most = max(self.snapshot_entries, 2 * len(self._live), self._participants)
+        return entries >= most
 
     def snapshot(self) -> Iterator[Record]:
         """Records that recreate everything except the outcomes, which are stored separately.

@@ -39,6 +39,7 @@ class OutcomeWindow:
         self._expired: dict[int, None] = {}
         self._marks: deque[OutcomeMark] = deque()
         self.latest_ms = 0  # the latest time reported
+        self.due_ms = 0  # `passed` has nothing to mark or to drop before
 
     def get(self, local_id: int) -> TxnStatus | None:
         chunk = self._chunks.get(local_id // CHUNK_IDS)
@@ -66,6 +67,10 @@ class OutcomeWindow:
             self.restore_mark(OutcomeMark(at_ms, watermark))
         while self._marks and self._marks[0].at_ms + self._retention_ms < self.latest_ms:
             self._expire(self._marks.popleft().watermark)
+        self.due_ms = 0
+        if self._marks:
+            expires_ms = self._marks[0].at_ms + self._retention_ms
+            self.due_ms = min(self._marks[-1].at_ms + interval_ms, expires_ms + 1)
 
     def _expire(self, watermark: int) -> None:
         """Drop the outcomes up to `watermark`: whole chunks, and the beginning of the next one."""
@@ -86,6 +91,7 @@ class OutcomeWindow:
         self.latest_ms = max(self.latest_ms, mark.at_ms)
         if not self._marks or mark.at_ms > self._marks[-1].at_ms:
             self._marks.append(mark)
+            self.due_ms = 0
 
     def restore_chunk(self, number: int, packed: bytes) -> None:
         if not self._retention_ms:

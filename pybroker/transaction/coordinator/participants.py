@@ -186,7 +186,9 @@ class _EndEverywhere:
         self._retrying = 0
 
     def begin(self) -> None:
-        for participant in islice(self._to_tell, _AT_ONCE):
+        first = list(islice(self._to_tell, _AT_ONCE))
+        self._all_told = len(first) < _AT_ONCE
+        for participant in first:
             try:
                 ending = self._start(participant, not_later=True)
                 assert ending is None or isinstance(ending, asyncio.Future), "the ending begins now"
@@ -197,7 +199,8 @@ class _EndEverywhere:
 
     def decided(self, followed: Callable[[], None]) -> None:
         self._followed = followed
-        self._to_tell = chain(self._told_later, self._to_tell)
+        if self._told_later:
+            self._to_tell, self._all_told = chain(self._told_later, self._to_tell), False
         self.go_on()
 
     def go_on(self) -> None:
@@ -262,7 +265,8 @@ class _EndEverywhere:
         else:
             self._has_followed_now(participant, ending.result())
         self._answering -= 1
-        self.go_on()
+        if not (self._answering and self._all_told):
+            self.go_on()
 
     async def _first_time(self, participant: Participant, ending: Awaitable[object]) -> None:
         try:
