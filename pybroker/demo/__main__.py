@@ -9,9 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pybroker.client import PulsarException
+
 try:
-    from pybroker.demo.lives import DriverFailed, Stage
-    from pybroker.demo.processes import Broker
+    from pybroker.demo.lives import Stage
+    from pybroker.demo.processes import Broker, DriverFailed, log_of_broker
     from pybroker.demo.report import Verdict, say
     from pybroker.demo.scenes import play_flights, play_java_client, play_ledger
 except ModuleNotFoundError as error:
@@ -27,6 +29,21 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     say(f"logs and data are in {directory}")
     verdict = Verdict()
+    try:
+        _play(options, directory, verdict)
+    except DriverFailed as failure:
+        verdict.claim(False, str(failure), failure.log)
+    except (PulsarException, RuntimeError, OSError) as error:
+        verdict.claim(False, f"the demo could not go on: {error}", log_of_broker(directory))
+    verdict.print()
+    if not verdict.holds:
+        say(f"the logs of all processes are in {directory}")
+    elif options.directory is None:
+        shutil.rmtree(directory)
+    return 0 if verdict.holds else 1
+
+
+def _play(options: argparse.Namespace, directory: Path, verdict: Verdict) -> None:
     broker = Broker(directory)
     say(f"broker at {broker.service_url} and {broker.admin_url}")
     try:
@@ -34,14 +51,8 @@ def main() -> int:
         play_ledger(stage, options.transfers)
         play_flights(stage, options.flights)
         play_java_client(stage, options.jars)
-    except DriverFailed as failure:
-        verdict.claim(False, str(failure))
     finally:
         broker.stop()
-    verdict.print()
-    if verdict.holds and options.directory is None:
-        shutil.rmtree(directory)
-    return 0 if verdict.holds else 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.demo.driver import Settings
-from pybroker.demo.processes import Broker, Driver
+from pybroker.demo.processes import Broker, Driver, DriverFailed
 from pybroker.demo.report import Verdict, say
 from pybroker.demo.topics import until
 
@@ -49,10 +49,6 @@ class Stage:
         return self.directory / "rival.log"
 
 
-class DriverFailed(Exception):
-    """A driver exited by itself, with an error."""
-
-
 def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
     """Runs the drivers. Raises DriverFailed."""
     kills = 0
@@ -76,6 +72,7 @@ def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
     mine = _settings_of(life, settings)
     for attempt in range(_ATTEMPTS):
         log = stage.directory / f"{settings.pipeline}-driver-{number}-{attempt}.log"
+        stage.verdict.log = log
         driver = Driver(mine.to_json(), log)
         if life.with_rival:
             _challenge(stage, settings, driver)
@@ -85,7 +82,7 @@ def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
             return exit_code
         say(f"{settings.pipeline}: unplanned exit, restarting; see {log}")
     raise DriverFailed(
-        f"{settings.pipeline}: driver {number} failed {_ATTEMPTS} times without being killed"
+        f"{settings.pipeline}: driver {number} failed {_ATTEMPTS} times without being killed", log
     )
 
 

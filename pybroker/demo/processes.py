@@ -21,6 +21,10 @@ from pybroker.demo.report import say
 from pybroker.testing.broker_process import BrokerProcess
 
 
+def log_of_broker(directory: Path) -> Path:
+    return directory / "broker.log"
+
+
 class Broker:
     """`pybroker standalone` with a supervisor that restarts it. `kills` counts the restarts."""
 
@@ -28,7 +32,7 @@ class Broker:
         self.pid_file = directory / "broker.pid"
         self.kills = 0
         self._stopping = False
-        self._log = (directory / "broker.log").open("ab")
+        self._log = log_of_broker(directory).open("ab")
         self._process = BrokerProcess(directory / "data", log=self._log)
         self._start()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
@@ -66,6 +70,14 @@ class Broker:
         self._log.close()
 
 
+class DriverFailed(Exception):
+    """A driver exited by itself, with an error, or did not end. `log` is where it wrote."""
+
+    def __init__(self, text: str, log: Path) -> None:
+        super().__init__(text)
+        self.log = log
+
+
 class Driver:
     """A Spark driver (a module that takes its settings as JSON) in its own process group."""
 
@@ -85,15 +97,15 @@ class Driver:
         self._log = log
 
     def wait(self, timeout_s: float) -> int:
-        """Returns the exit code, -9 after a kill. Raises RuntimeError if the driver does not exit
+        """Returns the exit code, -9 after a kill. Raises DriverFailed if the driver does not exit
         in time.
         """
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise RuntimeError(
-                f"A driver did not end within {timeout_s:.0f} s: see {self._log}"
+            raise DriverFailed(
+                f"a driver did not end within {timeout_s:.0f} s", self._log
             ) from None
 
     @property

@@ -28,19 +28,21 @@ from pybroker.base.colours import BOLD, GREEN, RED, coloured
 from pybroker.client import Client, PulsarException, encode_batch
 from pybroker.demo.payment_service import LEDGER, ORDERS, PAYMENTS
 from pybroker.demo.progress import ProgressBar
-from pybroker.demo.report import Verdict, elapsed_s, say
+from pybroker.demo.report import Verdict, elapsed_s, print_end, say
 from pybroker.demo.topics import Tail, keep_everything, read_all
 from pybroker.testing.broker_process import BrokerProcess
 
 USUAL_PORTS: Final = {"--port": 6650, "--http-port": 8080}
 _BUYERS: Final = 50
 _LIMIT_S: Final = 120.0
+_BROKER_LOG: Final = "broker.log"
+_SERVICE_LOG: Final = "service.log"
 _ORDERS_PER_ENTRY: Final = 100
 _DIES_AT_TRANSACTION: Final = 3
 
 
 class DemoFailed(Exception):
-    """The demo could not continue. The message says where to look."""
+    """The demo could not continue, because of the payment service or what the message says."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -76,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     """The exit code: 0 if everything happened exactly once, 1 if not, 2 if it could not run."""
     directory = options.directory or Path(tempfile.mkdtemp(prefix="pybroker-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
-    verdict = Verdict()
+    verdict = Verdict(directory / _SERVICE_LOG)
     try:
         with _broker(directory) as broker:
             _play(broker.service_url, directory, options.orders, verdict)
@@ -87,6 +89,9 @@ def run(options: argparse.Namespace) -> int:
         pass
     except (DemoFailed, PulsarException, RuntimeError, OSError) as error:
         print(f"pybroker demo: {error}; logs are in {directory}", file=sys.stderr)
+        failed = _SERVICE_LOG if isinstance(error, DemoFailed) else _BROKER_LOG
+        if (directory / failed).exists():
+            print_end(directory / failed, sys.stderr)
         return 2
     if options.directory is None and (verdict.holds or not verdict.claims):
         shutil.rmtree(directory, ignore_errors=True)
@@ -104,7 +109,7 @@ def _broker(directory: Path) -> Iterator[BrokerProcess]:
         for word in (option, f"{port}")
     ]
     with (
-        (directory / "broker.log").open("ab") as log,
+        (directory / _BROKER_LOG).open("ab") as log,
         BrokerProcess(directory / "data", arguments, log) as broker,
     ):
         say(f"broker at {broker.service_url}, its data in {directory}")
@@ -140,7 +145,7 @@ def _play(service_url: str, directory: Path, count: int, verdict: Verdict) -> No
         _send(client, orders)
         say(f"sent {count:,} orders; the payment service pays up to 20 in a transaction")
     watch = _Watch(service_url, count)
-    with (directory / "service.log").open("ab") as log:
+    with (directory / _SERVICE_LOG).open("ab") as log:
         first = _Service(service_url, log)
         try:
             watch.wait_for(count // 3, first)
@@ -269,9 +274,10 @@ def _claim_count(verdict: Verdict, name: str, found: Counter[int], orders: int, 
 
 def _print(verdict: Verdict) -> None:
     print()
-    for holds, text in verdict.claims:
-        mark = coloured("ok  ", GREEN) if holds else coloured("FAIL", RED)
-        print(f"  {mark}  {text}")
+    for claim in verdict.claims:
+        mark = coloured("ok  ", GREEN) if claim.holds else coloured("FAIL", RED)
+        print(f"  {mark}  {claim.text}")
+    verdict.print_logs()
     words = "EXACTLY ONCE" if verdict.holds else "NOT EXACTLY ONCE"
     shown = coloured(words, f"{BOLD};{GREEN if verdict.holds else RED}")
     print(f"\n{shown} ({elapsed_s():.0f} s)", flush=True)

@@ -91,6 +91,7 @@ def _claim_rival_fenced(stage: Stage, observer: Observer) -> None:
         fenced and written == 0,
         f"second driver on the same subscription: {'fenced' if fenced else 'NOT fenced'}, "
         f"{written} batches written",
+        stage.rival_log,
     )
 
 
@@ -146,7 +147,8 @@ def play_java_client(stage: Stage, jars_directory: Path) -> None:
     stage.verdict.claim(
         exit_code == 0 and sorted(copied) == sorted(tails),
         f"official Java client: {len(copied):,} messages for {len(tails):,} planes after each "
-        "batch had been aborted once",
+        f"batch had been aborted once; its job ended with exit code {exit_code}",
+        log,
     )
 
 

@@ -29,6 +29,7 @@ AUDIT: Final = "audit"
 _BROKER_AWAY: Final = (AlreadyClosed, ConnectError, ServiceNotReady, Timeout)
 _ENTRIES_BETWEEN_WORDS: Final = 100
 _READ_MESSAGES: Final = 5000
+_READ_ALL_LIMIT_S: Final = 120.0
 
 
 def create_partitioned(http_url: str, topic: str, partitions: int) -> None:
@@ -131,11 +132,18 @@ class Tail:
 
 
 def read_all(service_url: str, topics: Sequence[str]) -> Iterator[Message]:
-    """All messages that new readers get now."""
+    """All messages that new readers get now. Raises TimeoutError if none comes for two minutes,
+    although a topic has more.
+    """
     for topic in topics:
         tail = Tail(service_url, topic)
+        give_up_at = time.monotonic() + _READ_ALL_LIMIT_S
         while not tail.is_at_end():
-            yield from tail.read(1000)
+            if messages := tail.read(1000):
+                give_up_at = time.monotonic() + _READ_ALL_LIMIT_S
+            elif time.monotonic() > give_up_at:
+                raise TimeoutError(f"the broker did not give the rest of {topic} in time")
+            yield from messages
         tail.close()
 
 
