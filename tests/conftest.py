@@ -4,6 +4,7 @@ An error in an event loop's callback reaches nobody who awaits: here it fails th
 example of Hypothesis or an answer over HTTP takes says how busy the machine is, and fails none.
 Hypothesis draws the same examples in each run: few in `make check`, which asks for its profile
 `quick`, and a hundred otherwise; `--hypothesis-profile fresh` draws many new ones.
+A test's limit of time is for a quiet machine: it grows with what this one is slower.
 What is there when all tests are collected stays to the end: the garbage collector leaves it alone.
 """
 
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from machine_speed import give_time, slowness
 from patience import be_patient_with_answers
 
 import pybroker.testing
@@ -45,6 +47,12 @@ def pytest_collection() -> Generator[None, Any, Any]:
     gc.collect()
     gc.freeze()
     return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked = config.getoption("timeout")
+    give_time(items, float(config.getini("timeout") if asked is None else asked), slowness())
 
 
 @pytest.hookimpl(wrapper=True)
