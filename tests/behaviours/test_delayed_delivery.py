@@ -16,14 +16,14 @@ from pybroker.base.config import BrokerConfig
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition
 from pybroker.wire import pulsar_api_pb2 as pb
 
-SOME_S = timedelta(seconds=3)  # longer than any other step here
-HOUR = timedelta(hours=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 BY_TIME = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 CRASHES = pytest.mark.parametrize("crash", [False, True], ids=["restarted", "killed"])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ticking_broker() -> Iterator[Any]:
+    """Each test has its own, because it advances the clock."""
     config = BrokerConfig(
         delayed_delivery_tick_time_millis=20, is_delayed_delivery_deliver_at_time_strict=True
     )
@@ -47,19 +47,23 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@pytest.mark.slow  # waits for SOME_S
 @BY_TIME
 def test_a_delayed_message_comes_behind_those_that_are_not(
-    client: Client, topic: str, kind: Any
+    client: Client, ticking_broker: Any, topic: str, kind: Any
 ) -> None:
     consumer = subscribe(client, topic, kind)
     with client.create_producer(topic) as producer:
-        producer.send(b"later", deliver_after=SOME_S)
-        due_ms = now_ms() + 2000
-        producer.send(b"sooner", deliver_at=due_ms)
+        producer.send(b"later", deliver_after=2 * HOUR)
+        producer.send(b"sooner", deliver_at=now_ms() + 3_600_000)
         producer.send(b"now")
-    assert drain(consumer, 2) == [b"now", b"sooner"]
-    assert now_ms() >= due_ms
+    assert drain(consumer, 1) == [b"now"]
+    ticking_broker.clock.advance("59m")
+    assert_nothing_more(consumer)
+    ticking_broker.clock.advance(MINUTE)
+    assert drain(consumer, 1) == [b"sooner"]
+    ticking_broker.clock.advance("59m")
+    assert_nothing_more(consumer)
+    ticking_broker.clock.advance(MINUTE)
     message = consumer.receive(timeout_millis=SOON_MS)
     assert (message.data(), message.redelivery_count()) == (b"later", 0)
 
@@ -78,14 +82,13 @@ def test_stats_say_how_many_are_delayed(client: Client, ticking_broker: Any, top
     assert (stats["msgDelayed"], stats["msgBacklog"], stats["msgBacklogNoDelayed"]) == (5, 6, 1)
 
 
-@pytest.mark.slow  # waits for SOME_S
 @CRASHES
 def test_a_delayed_message_survives_the_broker(topic: str, crash: bool) -> None:
     config = BrokerConfig(delayed_delivery_tick_time_millis=20)
     with pybroker.testing.broker(config=config) as broker:
         with Client(broker.service_url) as client, client.create_producer(topic) as producer:
             consumer = subscribe(client, topic)
-            producer.send(b"soon", deliver_after=SOME_S)
+            producer.send(b"soon", deliver_after=MINUTE)
             producer.send(b"far", deliver_after=HOUR)
             producer.send(b"now")
             assert drain(consumer, 1) == [b"now"]
@@ -97,6 +100,8 @@ def test_a_delayed_message_survives_the_broker(topic: str, crash: bool) -> None:
             broker.restart()
         with Client(broker.service_url) as client:
             consumer = subscribe(client, topic)
+            assert_nothing_more(consumer)
+            broker.clock.advance(MINUTE)
             assert drain(consumer, 1) == [b"soon"]
             assert_nothing_more(consumer)
 
@@ -105,42 +110,45 @@ async def _flush(running: Any, topic: str) -> None:
     await (await running.topics.get(topic)).ledger.flush_cursors()
 
 
-@pytest.mark.slow  # waits for SOME_S
 @BY_TIME
 def test_in_a_transaction_the_commit_is_where_delays_begin_to_count(
-    client: Client, topic: str, kind: Any
+    client: Client, ticking_broker: Any, topic: str, kind: Any
 ) -> None:
     consumer = subscribe(client, topic, kind)
     producer = client.create_producer(topic)
-    txn = client.new_transaction()
-    due_ms = now_ms() + 200
-    producer.send(b"past at the commit", deliver_at=due_ms, txn=txn)
-    producer.send(b"later", deliver_after=SOME_S, txn=txn)
+    txn = client.new_transaction(timeout_ms=3_600_000)
+    producer.send(b"past at the commit", deliver_at=now_ms() + 60_000, txn=txn)
+    producer.send(b"later", deliver_after=HOUR, txn=txn)
     producer.send(b"plain", txn=txn)
-    while now_ms() <= due_ms + 40:
-        assert_nothing_more(consumer)
+    ticking_broker.clock.advance(MINUTE)
+    assert_nothing_more(consumer)
     txn.commit()
     assert sorted(drain(consumer, 2)) == [b"past at the commit", b"plain"]
+    assert_nothing_more(consumer)
+    ticking_broker.clock.advance(HOUR)
     assert drain(consumer, 1) == [b"later"]
 
 
-@pytest.mark.slow  # waits for SOME_S
-def test_of_an_aborted_transaction_nothing_comes_at_any_time(client: Client, topic: str) -> None:
+def test_of_an_aborted_transaction_nothing_comes_at_any_time(
+    client: Client, ticking_broker: Any, topic: str
+) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
     txn = client.new_transaction()
-    producer.send(b"aborted", deliver_after=timedelta(milliseconds=200), txn=txn)
+    producer.send(b"aborted", deliver_after=MINUTE, txn=txn)
     txn.abort()
-    producer.send(b"behind", deliver_after=SOME_S)
+    producer.send(b"behind", deliver_after=HOUR)
+    ticking_broker.clock.advance(HOUR)
     assert drain(consumer, 1) == [b"behind"]
 
 
 def test_an_aborted_acknowledgement_brings_a_delayed_message_again(
-    client: Client, topic: str
+    client: Client, ticking_broker: Any, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
-    producer.send(b"delayed", deliver_after=timedelta(milliseconds=200))
+    producer.send(b"delayed", deliver_after=MINUTE)
+    ticking_broker.clock.advance(MINUTE)
     message = consumer.receive(timeout_millis=SOON_MS)
     txn = client.new_transaction()
     consumer.acknowledge(message, txn=txn)

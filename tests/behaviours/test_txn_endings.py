@@ -26,9 +26,10 @@ def test_a_timeout_aborts_and_a_later_commit_fails(
 ) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
-    txn = client.new_transaction(timeout_ms=300)
+    txn = client.new_transaction(timeout_ms=60_000)
     producer.send(b"too slow", txn=txn)
     producer.send(b"plain")
+    shared_broker.clock.advance("61s")
     assert drain(consumer, 1) == [b"plain"], "the abort lets the message behind it through"
     with pytest.raises((InvalidTxnStatus, TransactionNotFound)):
         txn.commit()
@@ -37,14 +38,17 @@ def test_a_timeout_aborts_and_a_later_commit_fails(
 
 @IN_LOG_ORDER
 def test_a_raw_transaction_times_out_after_its_milliseconds(
-    client: Client, raw: RawClient, topic: str
+    client: Client, shared_broker: Any, raw: RawClient, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
     raw.create_producer(topic)
-    txn_id = raw.new_txn(timeout_ms=1000)
+    txn_id = raw.new_txn(timeout_ms=60_000)
     raw.add_partition(txn_id, topic)
     raw.publish(b"in", 0, txn_id)
     raw.publish(b"behind", 1)
+    shared_broker.clock.advance("59s")
+    assert_nothing_more(consumer)
+    shared_broker.clock.advance("2s")
     assert drain(consumer, 1) == [b"behind"]
     assert raw.end(txn_id, commit=True).error == errors.InvalidTxnStatus.code
 
