@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.go, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 # Tests with their own broker are in their own module.
 ELSEWHERE = {"brokers_test.go", "logins_test.go", "restarts_test.go"}
+OF_TIMEOUTS = "TestATransactionThatTimesOutIsAborted"  # advances the broker's clock
 INTERCEPTORS = "org.apache.pulsar.common.intercept"
 SETTINGS = {
     "broker_entry_metadata_interceptors": (
@@ -25,7 +26,7 @@ SETTINGS = {
 def everywhere() -> Iterator[GoTest]:
     for source in sorted(SOURCES.glob("*_test.go")):
         if source.name not in ELSEWHERE:
-            yield from go_tests(source)
+            yield from (test for test in go_tests(source) if test.name != OF_TIMEOUTS)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +51,14 @@ def in_commit_order() -> Iterator[dict[str, str]]:
 def in_any_order() -> Iterator[GoTest]:
     for test in go_tests(SOURCES / "transactions_test.go"):
         # It detects the timeout by a plain message, which commit order shows at once.
-        if test.name != "TestATransactionThatTimesOutIsAborted":
+        if test.name != OF_TIMEOUTS:
             yield test
+
+
+def test_timeouts_of_transactions_in_go() -> None:
+    built()
+    with pybroker.testing.broker(http=True, faults=True) as broker:
+        run_go_test(OF_TIMEOUTS, {"SERVICE_URL": broker.service_url, "ADMIN_URL": broker.admin_url})
 
 
 @pytest.mark.parametrize("test", list(in_any_order()), ids=lambda test: test.name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
+import httpx
 import pytest
 from official_java import NOTHING_S, OfficialClient, java_gateway
 from py4j.protocol import Py4JJavaError
@@ -25,11 +26,19 @@ def gateway() -> Iterator[object]:
         yield gateway
 
 
+@pytest.fixture
+def options() -> list[str]:
+    """More options of the broker."""
+    return []
+
+
 @pytest.fixture(params=["logOrder", "commitOrder"])
-def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+def broker(
+    tmp_path: Path, request: pytest.FixtureRequest, options: list[str]
+) -> Iterator[BrokerProcess]:
     config = tmp_path / "ordered.conf"
     config.write_text(f"transactionBuffer={request.param}")
-    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker:
+    with BrokerProcess(tmp_path / "data", ["--config", str(config), *options]) as broker:
         yield broker
 
 
@@ -94,9 +103,12 @@ def test_an_aborted_transaction_shows_nothing_and_gives_its_inputs_back(pipeline
     assert pipeline.redelivered_inputs(20) == [b"java-in-1", b"java-in-2"]
 
 
-def test_a_transaction_that_times_out_is_aborted_and_cannot_commit(pipeline):
-    txn = pipeline.official.transaction(timeout_s=2)
+@pytest.mark.parametrize("options", [["--test-mode"]], ids=["test mode"])
+def test_a_transaction_that_times_out_is_aborted_and_cannot_commit(pipeline, broker):
+    txn = pipeline.official.transaction()
     pipeline.work_in(txn)
+    advance = f"{broker.admin_url}/admin/v3/clock/advance"
+    httpx.post(advance, json={"by": "61s"}).raise_for_status()
     assert pipeline.redelivered_inputs(20) == [b"java-in-1", b"java-in-2"]
     with pytest.raises(Py4JJavaError):
         txn.commit().get()

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -293,5 +294,20 @@ func within(limit time.Duration, work func() error) error {
 		return err
 	case <-time.After(limit):
 		return errLate
+	}
+}
+
+// advanceClock makes time pass for the broker, which must have been started in test mode.
+func (w *world) advanceClock(by string) {
+	w.Helper()
+	body := strings.NewReader(fmt.Sprintf(`{"by": %q}`, by))
+	url := os.Getenv("ADMIN_URL") + "/admin/v3/clock/advance"
+	answer, err := http.Post(url, "application/json", body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		w.Fatalf("the clock cannot be advanced: %s", answer.Status)
 	}
 }
