@@ -113,6 +113,7 @@ class BrokerConfig:
     broker_service_compaction_threshold_in_bytes: int = 0  # 0: only on request
     broker_service_compaction_monitor_interval_in_seconds: int = 60
     topic_compaction_retain_null_key: bool = False
+    topic_compaction_delete_retention_seconds: int = 86_400  # of messages that delete a key
     # schemas
     schema_compatibility_strategy: str = "FULL"
     system_topic_schema_compatibility_strategy: str = "ALWAYS_COMPATIBLE"

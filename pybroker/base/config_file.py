@@ -70,6 +70,7 @@ _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_sec
 _MINIMUM: Final = {  # for all other numbers: 0
     "default_retention_time_in_minutes": -1,  # -1: forever
     "default_retention_size_in_mb": -1,
+    "topic_compaction_delete_retention_seconds": -1,  # the same
     "backlog_quota_default_limit_bytes": -1,
     "backlog_quota_default_limit_gb": -1,
     "backlog_quota_default_limit_second": -1,

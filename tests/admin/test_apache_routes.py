@@ -41,6 +41,11 @@ OURS: Final = {
     *((verb, "/admin/v2/namespaces/{}/{}/transactionLimits") for verb in ("GET", "POST", "DELETE")),
     *((verb, "/admin/v2/namespaces/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
     *((verb, "/admin/v2/{}/{}/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
+    *(
+        (verb, f"/admin/v2/{place}/compactionDeleteRetention")
+        for verb in ("GET", "POST", "DELETE")
+        for place in ("namespaces/{}/{}", "{}/{}/{}/{}")
+    ),
     ("GET", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("POST", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),

@@ -8,11 +8,12 @@ horizon is trimmed, because it is still to be compacted.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
@@ -23,7 +24,10 @@ from pybroker.base.names import TopicName, compacted_log, compacted_logs
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.compaction.compacted_log import BadRecord, CompactedLog
 from pybroker.broker.compaction.compactor import Outcome, Span, compact
+from pybroker.broker.compaction.tombstones import PROPERTY as TOMBSTONES
+from pybroker.broker.compaction.tombstones import tombstones_of
 from pybroker.broker.dispatch.entry_reader import HiddenRanges
+from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD
 from pybroker.broker.tenants import Conflict
@@ -77,6 +81,15 @@ class Results:
     duration_ms: int = 0
 
 
+class Follower(Protocol):
+    """A subscription as compaction needs it."""
+
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def cursor(self) -> ManagedCursor: ...
+
+
 class CompactedTopic(Protocol):
     """The topic as compaction needs it."""
 
@@ -100,6 +113,7 @@ class CompactedTopic(Protocol):
     def policies(self) -> Effective: ...
     @property
     def compaction_turn(self) -> asyncio.Semaphore: ...
+    def each_subscription(self) -> Iterable[Follower]: ...
 
 
 class Compaction:
@@ -261,14 +275,18 @@ class Compaction:
         )
 
     async def _compact(self) -> Outcome | None:
-        """None if there is nothing new since the last compaction."""
+        """None if there is nothing new since the last compaction, and nothing to drop."""
         topic, before = self._topic, self._record
-        horizon, lost = self._decided(), self._lost
+        lost, retention_s = self._lost, topic.policies[COMPACTION_DELETE_RETENTION]
+        horizon = self._decided() if before is None else max(self._decided(), before.horizon)
+        generation = 1 if before is None else before.generation + 1
+        tombstones = tombstones_of(topic.ledger.properties, generation - 1)
+        drop_to = tombstones.may_drop_to(topic.clock.now_ms(), retention_s, self._passed())
+        some_to_drop = tombstones.count > 0 and drop_to > tombstones.dropped_to
         first = topic.ledger.first_position if before is None or lost else before.horizon.after
         self._keep_all_from = first = max(first, self._given_up_before)
-        if not lost and not topic.ledger.has_entries(first, horizon):
+        if not (lost or some_to_drop or topic.ledger.has_entries(first, horizon)):
             return None
-        generation = 1 if before is None else before.generation + 1
         await self._delete_others()
         if lost:
             log.error(
@@ -278,20 +296,32 @@ class Compaction:
         new = await self._open(generation)
         span = Span(topic.ledger, topic.hidden, old, first, horizon)
         try:
-            outcome = await compact(span, new, topic.config.topic_compaction_retain_null_key)
+            retain_null_key = topic.config.topic_compaction_retain_null_key
+            outcome = await compact(span, new, retain_null_key, drop_to)
         except BaseException:  # also if the topic is unloaded meanwhile
             await topic.factory.delete(new.name)
             raise
         size = CompactedLog(new).size
         record = Record(generation, horizon, outcome.last, outcome.last_index, *size)
+        now_ms = topic.clock.now_ms()
+        left = tombstones.after(generation, horizon, drop_to, now_ms, retention_s)
+        left = replace(left, count=outcome.tombstones)
         try:
-            await topic.ledger.set_property(PROPERTY, record.encode())
+            await topic.ledger.update_properties(
+                {PROPERTY: record.encode(), TOMBSTONES: left.encode()}
+            )
         except BaseException:  # the next load of the topic decides which log counts
             await new.close()
             raise
         self._record = record
         await self._delete_others()
         return outcome
+
+    def _passed(self) -> Iterator[Position]:
+        """How far each durable subscription has acknowledged everything."""
+        for subscription in self._topic.each_subscription():
+            if subscription.durable:
+                yield subscription.cursor.reached
 
     def _decided(self) -> Position:
         """Nothing after it is decided: an open transaction begins there, or the log ends."""

@@ -75,11 +75,16 @@ class Outcome:
     last: Position | None  # the last kept position, with its batch index or -1
     last_index: int
     left_out: int  # messages
+    tombstones: int  # kept messages that delete their key
 
 
-async def compact(span: Span, log: ManagedLedger, retain_null_key: bool) -> Outcome:
-    """Returns when the new log is durable. Raises ManagedLedgerError."""
-    selection = Selection(retain_null_key)
+async def compact(
+    span: Span, log: ManagedLedger, retain_null_key: bool, drop_to: Position
+) -> Outcome:
+    """Returns when the new log is durable. Messages that delete a key are dropped up to the
+    position `drop_to`. Raises ManagedLedgerError.
+    """
+    selection = Selection(retain_null_key, drop_to)
     async for chunk in span.chunks():
         await selection.see(chunk)
     kept = await selection.kept()
@@ -94,8 +99,9 @@ async def compact(span: Span, log: ManagedLedger, retain_null_key: bool) -> Outc
 
 def _outcome(writer: "_Writer", kept: KeptMessages) -> Outcome:
     if writer.last is None:
-        return Outcome(None, -1, kept.left_out)
-    return Outcome(writer.last.position, last_index([writer.last]), kept.left_out)
+        return Outcome(None, -1, kept.left_out, 0)
+    index = last_index([writer.last])
+    return Outcome(writer.last.position, index, kept.left_out, kept.tombstones)
 
 
 class _Writer:

@@ -4,7 +4,12 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from pybroker.wire.decompression import CannotDecompress, in_parts
-from pybroker.wire.message_metadata import BadEntry, split_entry
+from pybroker.wire.message_metadata import (
+    BadEntry,
+    build_entry,
+    split_entry,
+    without_broker_metadata,
+)
 from pybroker.wire.single_messages import single_messages
 
 MAX_MESSAGES: Final = 20_000  # in a batch; larger ones are not examined
@@ -52,6 +57,20 @@ async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
     told = metadata.HasField("uncompressed_size")
     size = metadata.uncompressed_size if told else len(entry) - start
     return [Keyed(key, size == 0 or metadata.null_value)]
+
+
+def readable_tombstone(entry: bytes) -> bytes:
+    """A message without content, uncompressed: the official C++ and Python clients cannot
+    decompress nothing, so they would never see what it deletes, and wait for it.
+    """
+    metadata, _ = split_entry(entry)
+    if not metadata.compression or metadata.uncompressed_size or metadata.encryption_keys:
+        return entry
+    if metadata.HasField("num_messages_in_batch"):
+        return entry
+    metadata.ClearField("compression")
+    broker_metadata = entry[: len(entry) - len(without_broker_metadata(entry))]
+    return broker_metadata + build_entry(metadata, b"")
 
 
 async def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:

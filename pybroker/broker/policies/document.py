@@ -32,6 +32,21 @@ When you turn deduplication off, the broker forgets the producers' sequence ids.
 again, the broker reads them from the messages in the log, including messages that were published
 while it was off. It recognises copies of these messages, but not copies of messages that are no
 longer stored.
+
+## Compaction and deleted keys
+
+A message without a value deletes its key. Compaction keeps it for a while, because a reader that
+already knows the key, and is behind or away, would otherwise never learn that it was deleted:
+
+- for the time of the policy `compactionDeleteRetention`, in seconds, after the first compaction
+  that included it: a day, unless you set the policy of the topic or namespace, or
+  `topicCompactionDeleteRetentionSeconds`. It may be a twentieth longer. With 0 compaction does not
+  keep such messages on account of their age, as in Apache Pulsar; with -1 it keeps them for ever;
+- and then until every durable subscription has acknowledged everything up to it.
+
+The first compaction after that drops it. Readers, and consumers with `readCompacted`, receive these
+messages, with an empty value; TableViews apply them. A reader or TableView that was away for longer
+than that must begin again at the earliest message, without what it knew.
 """
 
 

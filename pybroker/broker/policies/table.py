@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS
+from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.kept import KEPT, NO_BOOKIES, ONE_CLUSTER
 from pybroker.broker.policies.kinds import (
     LONG,
@@ -443,6 +444,7 @@ POLICIES: Final[tuple[Policy[Any], ...]] = (
     MESSAGE_TTL,
     BACKLOG_QUOTAS,
     COMPACTION_THRESHOLD,
+    COMPACTION_DELETE_RETENTION,
     DELAYED_DELIVERY,
     PERSISTENCE,
     DEDUPLICATION,

@@ -63,7 +63,7 @@ def test_an_unload_in_the_midst_of_a_compaction_leaves_nothing_of_it(
 ) -> None:
     send(client, topic, ("a", b"1"), ("a", b"2"))
 
-    async def endless(_: Any, log: Any, __: Any) -> None:
+    async def endless(_: Any, log: Any, *__: Any) -> None:
         await log.append_one(b"a beginning")
         await asyncio.Event().wait()
 
