@@ -14,6 +14,7 @@ from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, SubscriptionNotFound
 from pybroker.base.names import check_subscription_name
 from pybroker.broker import isolation
+from pybroker.broker.beginnings import begin_behind
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.isolation import Isolation
 from pybroker.broker.policies.limits import Limited, check_subscriptions
@@ -81,6 +82,7 @@ class Subscribing:
                 )
             check_subscriptions(topic)
             await _free(topic, name)
+            start = begin_behind(topic, start, isolation.kept_in(properties))
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed in the meantime
             audit.done(audit.CREATE_SUBSCRIPTION, f"subscription {name} of {topic.name}")
@@ -97,6 +99,7 @@ class Subscribing:
             check_subscriptions(topic)
             await _free(topic, name)
             topic.check_open()  # it may have been closed meanwhile
+            start = begin_behind(topic, start, asked or Isolation.READ_COMMITTED)
             cursor = topic.ledger.new_non_durable_cursor(name, start)
             if asked is Isolation.READ_UNCOMMITTED:
                 cursor.properties = {isolation.PROPERTY: asked.value}

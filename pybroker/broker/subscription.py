@@ -17,6 +17,7 @@ from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
+from pybroker.broker.beginnings import next_after_seek
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of, reader_of
@@ -380,14 +381,15 @@ class Subscription:
 
     async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
         """The next message is the first at or after `position` or, in a batch there, the first
-        whose bit is set in `still_unacked`. Consumers are disconnected first and reconnect, as
-        clients expect, so that no message sent before the seek counts as sent after it. Raises
-        ServiceNotReady.
+        whose bit is set in `still_unacked`; at the end of the log, see `beginnings`. Consumers are
+        disconnected first and reconnect, as clients expect, so that no message sent before the
+        seek counts as sent after it. Raises ServiceNotReady.
         """
         pending = await self._transactional.settled()
         self.check_open()  # it may have been closed meanwhile
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
+        position = next_after_seek(self._topic.ledger, position, self.reader.limit)
         self.cursor.reset(position, still_unacked, batch_size)
         self._redelivery_counts.clear()
         self.reader.moved()
@@ -404,8 +406,9 @@ class Subscription:
         await self.cursor.flush()
 
     async def seek_to_time(self, timestamp_ms: int) -> None:
-        """The next message is the first published at `timestamp_ms` or later."""
-        await self.seek(await place_of_time(self._topic, timestamp_ms))
+        """Goes to the first message published at `timestamp_ms` or later, or not yet readable."""
+        place = await place_of_time(self._topic, timestamp_ms)
+        await self.seek(min(place, self.reader.limit.after))
 
     async def skip_to(self, position: Position) -> None:
         """Acknowledge all visible entries up to `position`. Raises ServiceNotReady."""
@@ -453,14 +456,12 @@ class Subscription:
     @property
     def active_consumer(self) -> Consumer | None:
         """The active consumer, for Exclusive and Failover."""
-        dispatcher = self._dispatcher
-        return dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
+        return to.active if isinstance(to := self._dispatcher, SingleActiveDispatcher) else None
 
     @property
     def key_shared(self) -> KeySharedDispatcher | None:
         """The dispatcher, for Key_Shared."""
-        dispatcher = self._dispatcher
-        return dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+        return to if isinstance(to := self._dispatcher, KeySharedDispatcher) else None
 
     async def peek(self, number: int) -> tuple[Position, bytes] | None:
         """The unacknowledged entry number `number`, counted from 1."""
