@@ -132,6 +132,7 @@ class Client:
         )
         if transactional_id is not None:
             self._cluster.session = ClientSession(transactional_id, self._cluster.rng)
+        self._cluster.transacts = enable_transaction
         self._coordinators = Coordinators(self._cluster) if enable_transaction else None
         self._questions = topic_questions.Questions(self._cluster)
         self._closed = False

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pybroker.base.names import TxnId
 from pybroker.client.consuming.acks import Place
+from pybroker.client.consuming.given import Given
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import transaction_of
 
@@ -29,7 +30,8 @@ class MessageId:
     Java client's format.
 
     `batch_size` and `topic` are kept so that the id alone can be acknowledged, `first_chunk` (the
-    entry in which a chunked message begins) so that a consumer can seek to it.
+    entry in which a chunked message begins) so that a consumer can seek to it. `given` says in
+    which pass of its consumer the message came, within this process.
     """
 
     __slots__ = (
@@ -37,6 +39,7 @@ class MessageId:
         "_batch_size",
         "_entry_id",
         "_first_chunk",
+        "_given",
         "_ledger_id",
         "_partition",
         "_topic",
@@ -55,8 +58,10 @@ class MessageId:
         batch_size: int = 0,
         topic: str = "",
         first_chunk: tuple[int, int] | None = None,
+        given: Given | None = None,
     ) -> None:
         self._first_chunk = first_chunk
+        self._given = given
         self._partition = partition
         self._ledger_id = ledger_id
         self._entry_id = entry_id
@@ -145,6 +150,14 @@ class MessageId:
         return self._first_chunk
 
     @property
+    def given(self) -> Given | None:
+        return self._given
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in MessageId.__slots__}
+        return None, {**state, "_given": None}
+
+    @property
     def order_key(self) -> OrderKey:
         return (self._ledger_id, self._entry_id, self._batch_index)
 
@@ -194,7 +207,7 @@ class Outgoing(NamedTuple):
 
 
 class ReceivedEntry:
-    """`receiver` is the TopicConsumer that received it, in its session number `session`.
+    """`receiver` is the TopicConsumer that received it, in its pass `given`.
 
     `first_chunk` is the entry in which a chunked message begins; it then ends in this entry.
     """
@@ -205,10 +218,10 @@ class ReceivedEntry:
         "batch_size",
         "entry_id",
         "first_chunk",
+        "given",
         "ledger_id",
         "receiver",
         "redeliveries",
-        "session",
     )
 
     def __init__(
@@ -219,7 +232,7 @@ class ReceivedEntry:
         redeliveries: int,
         metadata: pb.MessageMetadata | bytes,
         receiver: Any,
-        session: int,
+        given: Given,
         data: bytes = b"",
     ) -> None:
         self.ledger_id = ledger_id
@@ -229,7 +242,7 @@ class ReceivedEntry:
         self._metadata = metadata
         self._data = data
         self.receiver = receiver
-        self.session = session
+        self.given = given
         self.first_chunk: tuple[int, int] | None = None
 
     @property
@@ -288,6 +301,7 @@ class Message:
             batch_size=entry.batch_size,
             topic=entry.topic,
             first_chunk=entry.first_chunk,
+            given=entry.given,
         )
 
     def properties(self) -> dict[str, str]:

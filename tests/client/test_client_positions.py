@@ -15,7 +15,7 @@ from scripted_broker import (
 )
 
 from pybroker.base.errors import MetadataError
-from pybroker.client import ConnectError, InvalidConfiguration, MessageId
+from pybroker.client import ConnectError, ConsumerType, InvalidConfiguration, MessageId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -46,7 +46,7 @@ class TestSeeking:
         self, broker: ScriptedBroker, client: Any
     ):
         async def work() -> list[list[bytes]]:
-            consumer = await client.subscribe("t", "s")
+            consumer = await client.subscribe("t", "s", ConsumerType.Shared)
             await consumer.seek(MessageId(-1, 1, 5, 1, batch_size=3))
             received = []
             for _ in range(2):

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.consuming.receive_queue import ReceiveQueue, tell_taken
 from pybroker.client.errors import AlreadyClosed, Timeout
 from pybroker.client.messages import Message
@@ -104,10 +105,14 @@ class ThreadQueue(ReceiveQueue):
             self.awaited = False
             self._told.notify_all()
 
-    def discard(self, receiver: object) -> int:
+    def waiting(self, receiver: object) -> list[Message]:
+        with self._lock:
+            return super().waiting(receiver)
+
+    def discard(self, receiver: object, among: MessageSet | None = None) -> list[Message]:
         with self._lock:
             taken, self.taken = self.taken, []
-            dropped = super().discard(receiver)
+            dropped = super().discard(receiver, among)
         tell_taken(taken)
         return dropped
 

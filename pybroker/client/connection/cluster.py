@@ -107,6 +107,7 @@ class Cluster:
         self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
         # Open producers and consumers, to be closed with the client.
         self.members: dict[Closeable, None] = {}
+        self.transacts = True  # whether the client may begin transactions
         self.session: ClientSession | None = None  # of the client's transactional id
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")

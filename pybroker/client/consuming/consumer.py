@@ -106,7 +106,7 @@ class Consumer:
             pass
         except BaseException:
             # This caller does not get the messages, so the next one must.
-            self.queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
+            self.queue.put_back([each for each in messages if each.entry.receiver.takes_back(each)])
             raise
         tell_taken(messages)
         return messages
@@ -156,28 +156,32 @@ class Consumer:
         Without a transaction this does not wait for the broker. In one it does, and raises
         TransactionConflict if the message was already acknowledged, with or without a transaction.
         """
-        groups = self._by_part(message)
         if txn is None:
-            for part, places in groups:
+            for part, places in self._by_part(message):
                 part.acknowledge(places)
             return
-        for part, places in groups:
-            await part.acknowledge_in(txn, places, cumulative=False)
+        groups: dict[TopicConsumer, list[Acknowledgeable]] = {}
+        for each in _listed(message):
+            groups.setdefault(self._receiver_of(each), []).append(each)
+        for part, some in groups.items():
+            await part.acknowledge_in(txn, some)
 
     async def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Acknowledges everything of the message's topic or partition up to and including it.
-        Raises NotAllowed on Shared and Key_Shared; in a transaction also for a message between the
-        chunks of another, because it would acknowledge the first of those chunks."""
+        Raises NotAllowed on Shared and Key_Shared.
+
+        In a transaction it acknowledges what this consumer has received up to there. After an
+        abort, acknowledge the same messages again, or request redelivery: they do not come again
+        by themselves. The id of a message that was not received here acknowledges all before it.
+        """
         self.refuse_cumulative()
-        for part, places in self._by_part(message):
-            if txn is None:
-                part.acknowledge_cumulative(places[0])
-                continue
-            if _came_from_here(message):
-                part.refuse_amid_chunks(places[0])
-            await part.acknowledge_in(txn, places, cumulative=True)
+        part = self._receiver_of(message)
+        if txn is None:
+            part.acknowledge_cumulative(message.place)
+        else:
+            await part.acknowledge_cumulative_in(txn, message)
 
     def refuse_if_ended(self) -> None:
         """Raises AlreadyClosed, or the error that ended the consumer."""
@@ -219,8 +223,7 @@ class Consumer:
     def _by_part(
         self, messages: Acknowledgeable | Iterable[Acknowledgeable]
     ) -> Iterable[tuple[TopicConsumer, list[Place]]]:
-        if isinstance(messages, Message | MessageId):
-            messages = (messages,)
+        messages = _listed(messages)
         groups: dict[TopicConsumer, list[Place]] = {}
         receiver: object = None
         places: list[Place] = []
@@ -342,6 +345,7 @@ class Consumer:
         await self.close()
 
 
-def _came_from_here(message: Acknowledgeable) -> bool:
-    """False for an id that the caller got elsewhere and is responsible for."""
-    return isinstance(message, Message) or bool(message.topic_name())
+def _listed(
+    messages: Acknowledgeable | Iterable[Acknowledgeable],
+) -> Iterable[Acknowledgeable]:
+    return (messages,) if isinstance(messages, Message | MessageId) else messages

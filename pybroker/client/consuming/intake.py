@@ -12,6 +12,7 @@ from typing import Protocol
 from pybroker.client.chunks import ChunkAssembler
 from pybroker.client.consuming.acknowledger import Acknowledger
 from pybroker.client.consuming.acks import EntryKey, all_bits
+from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.received import (
     CorruptEntry,
     checked_batch_size,
@@ -51,9 +52,12 @@ class Receiver(Protocol):
 
 
 class Intake:
-    def __init__(self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger) -> None:
-        """Raises CryptoError."""
-        self.session = 0
+    def __init__(
+        self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger, keeps: bool
+    ) -> None:
+        """`keeps`: whether to remember what came. Raises CryptoError."""
+        # What came in the present pass.
+        self.given = Given(object(), 0, keeps)
         # Counts full redeliveries, to recognise messages that were sent before.
         self.epoch = 0
         self.seeking = False
@@ -78,14 +82,29 @@ class Intake:
         self.chunks.clear()
         self.incomplete = None
 
+    @property
+    def session(self) -> int:
+        return self.given.session
+
+    def begin_pass(self, session: int) -> Given:
+        """Returns the pass that is over."""
+        over = self.given
+        self.given = Given(over.owner, session, over.is_kept)
+        return over
+
     def messages_of(self, run: MessageRun) -> list[Message]:
         """Raises UnsupportedCompression."""
         messages: list[Message] = []
-        receiver, session, usual = self._receiver, self.session, self._is_usual
+        receiver, given, usual = self._receiver, self.given, self._is_usual
         ends = plain_metadata_ends(run.entries)
+        noted = not given.is_kept or (usual and all(ends) and _arrived_in_order(given, run))
         for message, entry, end in zip(run.messages, run.entries, ends, strict=True):
-            if end and usual:
-                place = message.message_id
+            place = message.message_id
+            if (
+                end
+                and usual
+                and (noted or given.arrived(place.ledgerId, place.entryId, place.entryId))
+            ):
                 plain = PlainMessage(
                     place.ledgerId,
                     place.entryId,
@@ -93,7 +112,7 @@ class Intake:
                     message.redelivery_count,
                     entry[10:end],
                     receiver,
-                    session,
+                    given,
                     entry[end:],
                 )
                 messages.append(plain)
@@ -124,7 +143,7 @@ class Intake:
             message.redelivery_count,
             metadata,
             self._receiver,
-            self.session,
+            self.given,
         )
         before = len(messages)
         sent = unacked_indexes(message, size)
@@ -133,8 +152,12 @@ class Intake:
             unacked = sent & ~self._before_start(received)
             if size:
                 self._acks.delivered(received.key, sent, unacked, size)
+            if metadata.num_chunks_from_msg <= 1:
+                unacked = self.given.new_of(received.key, unacked)
             if unacked:
                 self._add_unpacked(received, payload, unacked, messages)
+            if len(messages) > before:
+                self.given.entry_arrived(received.key, unacked, received.batch_size)
         # The broker uses no permits for messages of a batch that are already acknowledged.
         missing = sent.bit_count() - len(messages) + before
         if missing > 0:
@@ -176,6 +199,8 @@ class Intake:
                 self.incomplete = received.key
                 return
             payload, keys = whole
+            if not self.given.new_of(received.key, unacked):
+                return
             received.first_chunk = keys[0]
             self._acks.chunked(received.key, keys)
         if metadata.compression:
@@ -207,3 +232,13 @@ class Intake:
     def _dropped_chunks(self, keys: Iterable[EntryKey], reason: str) -> None:
         log.warning("%s: %s", self._receiver.topic, reason)
         self._receiver.not_delivered(keys)
+
+
+def _arrived_in_order(given: Given, run: MessageRun) -> bool:
+    """Notes the entries, single messages, if they are consecutive and none of them is in hand."""
+    places = [message.message_id for message in run.messages]
+    ledger_id, first, count = places[0].ledgerId, places[0].entryId, len(places)
+    in_order = [place.entryId for place in places] == list(range(first, first + count))
+    if not in_order or places[-1].ledgerId != ledger_id:
+        return False
+    return given.arrived(ledger_id, first, first + count - 1)

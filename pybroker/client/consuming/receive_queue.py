@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.errors import Timeout
 from pybroker.client.messages import Message
 
@@ -66,12 +67,19 @@ class ReceiveQueue:
     def settle(self) -> None:
         """Reports messages that other threads took, in a queue that allows that: ThreadQueue."""
 
-    def discard(self, receiver: object) -> int:
-        """Drops the messages of one TopicConsumer; returns their number."""
-        before = len(self._messages)
-        kept = [each for each in self._messages if each.entry.receiver is not receiver]
-        self._messages = deque(kept)
-        return before - len(kept)
+    def waiting(self, receiver: object) -> list[Message]:
+        """The messages of one TopicConsumer that were not taken."""
+        return [each for each in self._messages if each.entry.receiver is receiver]
+
+    def discard(self, receiver: object, among: MessageSet | None = None) -> list[Message]:
+        """Drops the messages of one TopicConsumer (those `among` these), and returns them."""
+        dropped: list[Message] = []
+        kept: deque[Message] = deque()
+        for each in self._messages:
+            goes = each.entry.receiver is receiver and (among is None or each.place in among)
+            (dropped if goes else kept).append(each)
+        self._messages = kept
+        return dropped
 
     def fail(self, error: Exception) -> None:
         self._failure = self._failure or error

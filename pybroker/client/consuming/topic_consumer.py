@@ -20,10 +20,12 @@ from pybroker.client.connection.retry import passing
 from pybroker.client.consuming.acknowledger import Acknowledger
 from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.intake import Intake
+from pybroker.client.consuming.passes import Passes
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.consuming.received import CorruptEntry
 from pybroker.client.consuming.redelivery import Redeliveries
 from pybroker.client.consuming.subscribing import Start, SubscriptionSpec, subscribe_command
+from pybroker.client.consuming.transacted import Transacted
 from pybroker.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -33,7 +35,7 @@ from pybroker.client.errors import (
     from_wire,
 )
 from pybroker.client.messages import Message, MessageId
-from pybroker.client.options import ConsumerType
+from pybroker.client.options import ConsumerOptions, ConsumerType
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_run import MessageRun
@@ -70,7 +72,10 @@ class TopicConsumer:
         self._held: list[MessageRun] = []
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
-        self._intake = Intake(self, options, self._acks)
+        keeps = cluster.transacts and spec.start is None and _is_in_order(options)
+        self._intake = Intake(self, options, self._acks, keeps)
+        self._passes = Passes(self, queue, self._intake)
+        self._transacted = Transacted(topic, spec.name, self._acks, self._passes, self._request)
         self._negative = Redeliveries(options.negative_ack_redelivery_delay_ms, self._redeliver)
         self._unacked: Redeliveries | None = None
         if options.unacked_messages_timeout_ms:
@@ -104,14 +109,13 @@ class TopicConsumer:
             if is_open or isinstance(error, Timeout | asyncio.CancelledError):
                 self.leave(connection)
             raise
-        self._intake.session += 1
+        self._passes.begin(self._intake.session + 1)
         self._intake.seeking = False
         self._held.clear()
         self._permits_owed = 0
         self._begin_again()
         if self._start is not None:
             self._acks.forget_chunked()
-        self._queue.discard(self)
         self._acks.send_over(connection)
         if self._intake.epoch != epoch:  # raised meanwhile: what the broker sends is out of date
             self._request_again(connection)
@@ -155,7 +159,7 @@ class TopicConsumer:
 
     def interrupted(self) -> None:
         self._held.clear()
-        self._queue.discard(self)
+        self._passes.drop_queued()
 
     def failed(self, error: Exception) -> None:
         self._end(error)
@@ -238,15 +242,20 @@ class TopicConsumer:
             )
         )
 
-    def holds(self, message: Message) -> bool:
-        """False if it will be delivered again, because it came in an earlier session."""
-        return message.entry.session == self._intake.session
+    def takes_back(self, message: Message) -> bool:
+        """False if it will be delivered again, because it came in an earlier pass."""
+        given = message.entry.given
+        if given is self._intake.given:
+            return True
+        if given.session == self._intake.session:
+            self.owe_permits(1)
+        return False
 
     def on_taken(self, messages: Sequence[Message]) -> None:
         """The application has taken these. A reader's cursor follows, so that its statistics show
         what is unread."""
         session = self._intake.session
-        current = [message for message in messages if message.entry.session == session]
+        current = [message for message in messages if message.entry.given.session == session]
         if not current:
             return
         self.owe_permits(len(current))
@@ -273,6 +282,7 @@ class TopicConsumer:
     def acknowledge(self, places: Sequence[Place]) -> None:
         self._refuse_if_ended()
         done = self._acks.add(places)
+        self._passes.acknowledged(places)
         if self._unacked is not None:
             for key in done:
                 self._unacked.remove(key)
@@ -284,30 +294,29 @@ class TopicConsumer:
     def acknowledge_cumulative(self, place: Place) -> None:
         self._refuse_if_ended()
         self._acks.add_cumulative(place)
+        self._passes.acknowledged_up_to(place)
         if self._unacked is not None:
             self._unacked.remove_up_to(place[:2])
 
-    def refuse_amid_chunks(self, place: Place) -> None:
-        """In a transaction, chunks of a later message cannot be excluded. Raises NotAllowed."""
-        self._acks.refuse_amid_chunks(place[:2])
-
     async def acknowledge_in(
-        self, txn: Transaction, places: Sequence[Place], cumulative: bool
+        self, txn: Transaction, messages: Sequence[Message | MessageId]
     ) -> None:
         """Durable when this returns; takes effect when `txn` commits."""
-        commands = self._acks.in_transaction(txn.txn_id, places, cumulative)
-
-        async def send() -> None:
-            for command in commands:
-                await self._connection().request(command, self._cluster.timeout_s)
-
-        await txn.acknowledge(self.topic, self._spec.name, send)
+        await self._transacted.acknowledge(txn, messages)
         if self._unacked is not None:
-            for place in places:
-                if cumulative:
-                    self._unacked.remove_up_to(place[:2])
-                else:
-                    self._unacked.remove(place[:2])
+            for message in messages:
+                self._unacked.remove(message.place[:2])
+
+    async def acknowledge_cumulative_in(
+        self, txn: Transaction, message: Message | MessageId
+    ) -> None:
+        """Durable when this returns; takes effect when `txn` commits."""
+        await self._transacted.acknowledge_up_to(txn, message)
+        if self._unacked is not None:
+            self._unacked.remove_up_to(message.place[:2])
+
+    async def _request(self, command: pb.CommandAck) -> None:
+        await self._connection().request(command, self._cluster.timeout_s)
 
     # --- delivering again -------------------------------------------------------------------
 
@@ -318,7 +327,7 @@ class TopicConsumer:
         self._negative.add(key)
 
     def _redeliver(self, keys: list[EntryKey]) -> None:
-        if self._spec.options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover):
+        if _is_in_order(self._spec.options):
             # A single message would come out of order.
             self.redeliver_unacknowledged()
             return
@@ -351,7 +360,7 @@ class TopicConsumer:
         self._acks.flush()
         self._begin_again()
         self._request_again(connection)
-        self.owe_permits(self._queue.discard(self))
+        self.owe_permits(self._passes.begin(self._intake.session))
 
     def _request_again(self, connection: Connection) -> None:
         connection.post(
@@ -390,7 +399,7 @@ class TopicConsumer:
                 self._take_in_held()
             raise
         if session == self._intake.session:
-            self.owe_permits(self._queue.discard(self))
+            self.owe_permits(self._passes.begin(session))
 
     async def _request_seek(self, connection: Connection, command: pb.CommandSeek) -> None:
         self._intake.seeking, self._seeking_on = True, connection
@@ -464,6 +473,10 @@ class TopicConsumer:
             connection.consumers.pop(self._id, None)
             request = pb.CommandCloseConsumer(consumer_id=self._id)
             await connection.request(request, self._cluster.timeout_s)
+
+
+def _is_in_order(options: ConsumerOptions) -> bool:
+    return options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover)
 
 
 def _check_stats(answer: pb.CommandConsumerStatsResponse) -> None:

@@ -24,12 +24,13 @@ from pybroker.client.errors import (
     Timeout,
     TransactionOutcomeUnknown,
 )
-from pybroker.client.transactions.transaction import Transaction
+from pybroker.client.transactions.transaction import Transaction, TransactionEnds
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class Coordinators:
     def __init__(self, cluster: Cluster) -> None:
+        self.ends = TransactionEnds()
         self._cluster = cluster
         self._count = 0
         self._turn: int | None = None

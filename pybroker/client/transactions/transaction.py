@@ -12,7 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from pybroker.base.errors import InvalidTxnStatus
+from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.client import tracing
@@ -53,8 +53,34 @@ class Publisher(Protocol):
     def flush_batch(self) -> None: ...
 
 
+MAX_FOLLOWED: Final = 10_000  # transactions; beyond this number the oldest are not followed
+Ended = Callable[[TxnId, bool], None]
+
+
+class TransactionEnds:
+    """Tells who asked for it how transactions of this client have ended, also if another
+    Transaction object with the same id has ended them.
+    """
+
+    def __init__(self) -> None:
+        self._followers: dict[TxnId, list[Ended]] = {}
+
+    def follow(self, txn_id: TxnId, ended: Ended) -> None:
+        """Calls `ended` with the id, and whether it has committed."""
+        followers = self._followers
+        if txn_id not in followers and len(followers) >= MAX_FOLLOWED:
+            del followers[next(iter(followers))]
+        followers.setdefault(txn_id, []).append(ended)
+
+    def tell(self, txn_id: TxnId, committed: bool) -> None:
+        for ended in self._followers.pop(txn_id, ()):
+            ended(txn_id, committed)
+
+
 class CoordinatorApi(Protocol):
     """What a transaction needs from its coordinator; raises the coordinator's refusals."""
+
+    ends: TransactionEnds
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None: ...
     async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None: ...
@@ -101,7 +127,7 @@ class Transaction:
     ) -> None:
         self.txn_id = txn_id
         self._namespace = namespace  # whose topics the broker adds on use
-        self.state = TxnState.OPEN
+        self._state = TxnState.OPEN
         # Whether a commit was requested and not answered.
         self.may_have_committed = False
         # The error of the first failed operation: then nothing is committed.
@@ -113,6 +139,28 @@ class Transaction:
         self._span: Any = None
         self._operations = 0
         self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def state(self) -> TxnState:
+        return self._state
+
+    @state.setter
+    def state(self, state: TxnState) -> None:
+        self._state = state
+        if state in (TxnState.COMMITTED, TxnState.ABORTED):
+            self._coordinator.ends.tell(self.txn_id, state is TxnState.COMMITTED)
+
+    def follow(self, ended: Ended) -> None:
+        """See TransactionEnds."""
+        self._coordinator.ends.follow(self.txn_id, ended)
+
+    async def is_open(self, other: TxnId, topic: str, subscription: str) -> bool:
+        """Whether another transaction, which this subscription has joined, has not ended."""
+        try:
+            await self._coordinator.add_subscription(other, topic, subscription)
+        except (InvalidTxnStatus, TransactionNotFound):
+            return False
+        return True
 
     def trace(self) -> None:
         """Starts its span; for the client that has begun it and will also end it."""

@@ -216,14 +216,14 @@ class Navigator(Transacting):
             await self.settle_the_last(client)
         withheld = {r for epoch in self.epochs for held in epoch.txns for r in held.reads}
         chosen = [message for message in self._some() if read_of(message) not in withheld]
-        sessions = {message.entry.session for message in chosen}
+        sessions = {message.entry.given.session for message in chosen}
         for message in chosen:
             self.epoch.acknowledged[read_of(message)] = None
             await consumer.acknowledge(message)
         await consumer.get_last_message_id()
         again = await consumer.receive(timeout_millis=1) if consumer.queued else None
         if again is not None:
-            sessions.add(again.entry.session)
+            sessions.add(again.entry.given.session)
         await asyncio.sleep(UNTIL_WRITTEN_S)
         if len(sessions) == 1 and consumer.is_connected():
             self.note(f"acknowledged {len(chosen)} for certain")
