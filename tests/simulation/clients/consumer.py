@@ -1,0 +1,273 @@
+"""A consumer that speaks raw commands like Apache's clients, with control over each of them.
+
+Like Java's, it keeps its name and consumer id over connections, and its client's request ids only
+rise. It counts epochs: a request for redelivery of everything begins one, and deliveries of an
+earlier one are dropped unseen. While it is not connected, the application goes on receiving what
+had arrived; a new connection clears the queue.
+"""
+
+import asyncio
+import contextlib
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from checks.conflicts import Key
+
+from clients.raw import Gone, RawPeer
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.commands import ack_set_bits, ack_set_words
+from pybroker.wire.frames import CommandFrame
+from pybroker.wire.message_metadata import parse_metadata, payload_of
+
+_U32: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """One delivery of a message."""
+
+    key: Key
+    batch_size: int  # 0 outside of a batch
+    value: str
+
+
+class _Peer(RawPeer):
+    owner: "RawConsumer | None" = None
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.receive(data):
+            if isinstance(frame, CommandFrame):
+                self._hear(frame)
+        self._tell()
+
+    def _hear(self, frame: CommandFrame) -> None:
+        kind = frame.command.type
+        if kind == pb.BaseCommand.PING:
+            self.post(pb.CommandPong())
+        elif kind in _FOR_CONSUMERS:
+            if self.owner is not None:
+                self.owner.hear(frame)
+        else:
+            self._received.append(frame)
+
+    def ask(self, body: Any, request_id: int) -> None:
+        body.request_id = request_id
+        self.post(body)
+
+    async def answer_to(self, request_id: int) -> Any:
+        """Raises Gone."""
+        return await self._next(lambda answer, _: getattr(answer, "request_id", None) == request_id)
+
+
+_FOR_CONSUMERS: Final = frozenset(
+    (
+        pb.BaseCommand.MESSAGE,
+        pb.BaseCommand.ACTIVE_CONSUMER_CHANGE,
+        pb.BaseCommand.CLOSE_CONSUMER,
+    )
+)
+
+
+class RawConsumer:
+    """The hooks are called when a SUBSCRIBE is sent, with its request id; when a pass begins; for
+    each message that arrives and counts; and when the application is to forget all that it has.
+    """
+
+    def __init__(
+        self, topic: str, subscription: str, kind: str, name: str, consumer_id: int,
+        queue_size: int, requests: Iterator[int],
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.subscription = subscription
+        self.kind = kind
+        self.name = name
+        self.consumer_id = consumer_id
+        self.queue_size = queue_size
+        self.requests = requests
+        self.queue: deque[Copy] = deque()
+        self.epoch = 0
+        self.on_subscribe: Callable[[int], None] = lambda _: None
+        self.on_pass: Callable[[], None] = lambda: None
+        self.on_given: Callable[[Key], None] = lambda _: None
+        self._peer: _Peer | None = None
+        self._was_active = False
+
+    @property
+    def connected(self) -> bool:
+        return self._peer is not None and not self._peer.lost
+
+    # -- connections
+
+    async def connect(self) -> bool:
+        """Tries once."""
+        self.cut()
+        try:
+            peer = await _Peer.connect()
+            peer.owner = self
+            return await self._subscribe(peer)
+        except (OSError, Gone):
+            return False
+
+    async def _subscribe(self, peer: _Peer) -> bool:
+        request_id = next(self.requests)
+        self.on_subscribe(request_id)
+        self.queue.clear()
+        self._was_active = False
+        if self.kind == "Exclusive":
+            self.on_pass()
+        command = pb.CommandSubscribe(
+            topic=self.topic,
+            subscription=self.subscription,
+            subType=pb.CommandSubscribe.SubType.Value(self.kind),
+            consumer_id=self.consumer_id,
+            consumer_name=self.name,
+            initialPosition=pb.CommandSubscribe.Earliest,
+            consumer_epoch=self.epoch,
+        )
+        peer.ask(command, request_id)
+        answer = await peer.answer_to(request_id)
+        if not isinstance(answer, pb.CommandSuccess):
+            peer.close()
+            return False
+        self._peer = peer
+        self._flow(self.queue_size)
+        return True
+
+    def cut(self) -> None:
+        """Loses the connection; the broker sees no CLOSE_CONSUMER."""
+        if self._peer is not None:
+            self._peer.owner = None
+            self._peer.close()
+            self._peer = None
+
+    async def close(self) -> None:
+        peer, request_id = self._peer, next(self.requests)
+        if peer is not None and not peer.lost:
+            peer.ask(pb.CommandCloseConsumer(consumer_id=self.consumer_id), request_id)
+            with contextlib.suppress(Gone):
+                await peer.answer_to(request_id)
+        self.cut()
+
+    # -- deliveries
+
+    def hear(self, frame: CommandFrame) -> None:
+        command = frame.command
+        if command.type == pb.BaseCommand.MESSAGE:
+            self._arrived(command.message, frame.entry)
+        elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            active = command.active_consumer_change.is_active
+            if active and not self._was_active:
+                self.on_pass()
+            self._was_active = active
+        else:
+            self.cut()
+
+    def _arrived(self, message: pb.CommandMessage, entry: bytes) -> None:
+        copies = _copies(message, entry)
+        if message.consumer_epoch < self.epoch:
+            self._flow(len(copies))
+            return
+        for copy in copies:
+            self.on_given(copy.key)
+            self.queue.append(copy)
+
+    def _flow(self, permits: int) -> None:
+        if self._peer is not None:
+            command = pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=permits)
+            self._peer.post(command)
+
+    async def receive(self, within_s: float) -> Copy | None:
+        end_s = asyncio.get_running_loop().time() + within_s
+        while not self.queue:
+            if asyncio.get_running_loop().time() >= end_s:
+                return None
+            await asyncio.sleep(within_s / 8)
+        self._flow(1)
+        return self.queue.popleft()
+
+    # -- commands
+
+    def redeliver(self) -> None:
+        """Everything, in a new epoch. While it is not connected, the next SUBSCRIBE tells it. Call
+        it when the life has forgotten what it has.
+        """
+        self.epoch += 1
+        cleared = len(self.queue)
+        self.queue.clear()
+        if self._peer is not None and not self._peer.lost:
+            self._peer.post(
+                pb.CommandRedeliverUnacknowledgedMessages(
+                    consumer_id=self.consumer_id, consumer_epoch=self.epoch
+                )
+            )
+            if self.kind == "Exclusive" or self._was_active:
+                self.on_pass()
+            if cleared:
+                self._flow(cleared)
+
+    def acknowledge(self, copies: list[Copy], txn_id: Any, cumulative: bool) -> int | None:
+        """Sends the command; its request id, or None if there is no connection."""
+        if self._peer is None or self._peer.lost:
+            return None
+        command = pb.CommandAck(
+            consumer_id=self.consumer_id,
+            ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+            txnid_most_bits=txn_id.most,
+            txnid_least_bits=txn_id.least,
+            message_id=[_message_id(copy, cumulative) for copy in copies],
+        )
+        request_id = next(self.requests)
+        self._peer.ask(command, request_id)
+        return request_id
+
+    async def answer_to(self, request_id: int) -> Any:
+        """The AckResponse. Raises Gone."""
+        if self._peer is None:
+            raise Gone("the consumer has lost its connection")
+        return await self._peer.answer_to(request_id)
+
+
+def request_ids(rng: random.Random) -> Iterator[int]:
+    """A client's, from a random start on, as Java's."""
+    number = rng.randrange(2**61)
+    while True:
+        number += 1
+        yield number
+
+
+def _message_id(copy: Copy, cumulative: bool) -> pb.MessageIdData:
+    ledger_id, entry_id, index = copy.key
+    wanted = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+    if copy.batch_size > 1:
+        every = (1 << copy.batch_size) - 1
+        unacked = every & ~((2 << index) - 1) if cumulative else every & ~(1 << index)
+        if unacked:
+            wanted.batch_size = copy.batch_size
+            words = ack_set_words(unacked, copy.batch_size)
+            wanted.ack_set.extend(word - 2**64 if word >= 2**63 else word for word in words)
+    return wanted
+
+
+def _copies(message: pb.CommandMessage, entry: bytes) -> list[Copy]:
+    where = message.message_id.ledgerId, message.message_id.entryId
+    metadata, payload = parse_metadata(entry), payload_of(entry)
+    if not metadata.HasField("num_messages_in_batch"):
+        return [Copy((*where, -1), 0, _value(payload))]
+    size, start, copies = metadata.num_messages_in_batch, 0, []
+    wanted = ack_set_bits(message.ack_set, size) if message.ack_set else (1 << size) - 1
+    for index in range(size):
+        head = start + 4
+        body = head + _U32.unpack_from(payload, start)[0]
+        single = pb.SingleMessageMetadata.FromString(payload[head:body])
+        start = body + single.payload_size
+        if wanted >> index & 1:
+            copies.append(Copy((*where, index), size, _value(payload[body:start])))
+    return copies
+
+
+def _value(payload: bytes) -> str:
+    return payload.partition(b"|")[0].decode()
