@@ -209,9 +209,8 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
     ) -> None:
-        """Deliver these entries again, or (None) all that the consumer has not acknowledged; on
-        Exclusive and Failover, which keep the order, all in any case. `drops`: their client drops
-        what it was given so far, also what is on its way.
+        """Deliver these entries again, or (None) all that are not acknowledged; on Exclusive and
+        Failover all in any case, in order. `drops`: their client drops what it was given so far.
         """
         if self._dispatcher is not None and consumer in self.consumers:
             self._dispatcher.redeliver(consumer, positions, drops)
