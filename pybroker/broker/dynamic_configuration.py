@@ -31,6 +31,7 @@ DYNAMIC: Final = (
     "backlog_quota_default_limit_second",
     "backlog_quota_default_retention_policy",
     "broker_service_compaction_threshold_in_bytes",
+    "topic_compaction_delete_retention_seconds",
     "delayed_delivery_enabled",
     "delayed_delivery_tick_time_millis",
     "delayed_delivery_max_delay_in_millis",

@@ -55,6 +55,7 @@ OURS = {
     "Policies": {
         "antiAffinityGroup",
         "bookieAffinityGroup",
+        "compaction_delete_retention",
         "transaction_buffer",
         "transaction_coordinators",
         "transaction_limits",

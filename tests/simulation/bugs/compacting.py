@@ -16,11 +16,11 @@ def tombstone_takes_a_live_key() -> Iterator[None]:
     right_see, right_kept = Selection._see_messages, Selection.kept
     deleted: dict[Selection, set[bytes]] = {}
 
-    def see(self: Selection, first: int, found: Any, bits: int | None) -> None:
+    def see(self: Selection, first: int, found: Any, *which: Any) -> None:
         deleted.setdefault(self, set()).update(
             keyed.key for keyed in found if keyed.key is not None and keyed.deletes
         )
-        right_see(self, first, found, bits)
+        right_see(self, first, found, *which)
 
     async def kept(self: Selection) -> Any:
         for key in deleted.pop(self, ()):

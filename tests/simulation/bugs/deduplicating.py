@@ -56,7 +56,11 @@ def snapshot_outlives_its_topic() -> Iterator[None]:
 @contextmanager
 def sequence_ids_forgotten_at_recovery() -> Iterator[None]:
     """Messages since the last snapshot are stored again when they are resent."""
-    with patch.object(Deduplication, "_replay", lambda self, run, untagged: None):
+
+    async def replay(self: Deduplication, run: Any, untagged: Any) -> None:
+        pass
+
+    with patch.object(Deduplication, "_replay", replay):
         yield
 
 
