@@ -36,8 +36,12 @@ class Prompt(asyncio.Future[T]):
 
     def set_result(self, result: T, /) -> None:
         _set_result(self, result)
-        if self._then:
-            self._tell()
+        then, self._then = self._then, ()
+        for callback in then:
+            try:
+                callback(self)
+            except Exception as mistake:
+                self._report(mistake)
 
     def set_exception(self, exception: type | BaseException, /) -> None:
         super().set_exception(exception)
@@ -53,9 +57,13 @@ class Prompt(asyncio.Future[T]):
         for callback in then:
             try:
                 callback(self)
-            except Exception as mistake:  # it must not stop other callbacks or the caller
-                context = {"message": "a callback failed", "exception": mistake, "future": self}
-                self.get_loop().call_exception_handler(context)
+            except Exception as mistake:
+                self._report(mistake)
+
+    def _report(self, mistake: Exception) -> None:
+        """It must not stop other callbacks or the caller."""
+        context = {"message": "a callback failed", "exception": mistake, "future": self}
+        self.get_loop().call_exception_handler(context)
 
 
 def prompt() -> "Prompt[Any]":

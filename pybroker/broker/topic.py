@@ -424,7 +424,7 @@ class Topic(Life[Subscription]):
         return self.buffer.last_visible_position(self.ledger.last_confirmed.after)
 
     def _tell_of_the_end(self) -> None:
-        if self.ended:
+        if self._terminated and self.ended:
             for subscription in self.subscriptions.values():
                 subscription.topic_ended()
 

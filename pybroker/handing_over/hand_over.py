@@ -29,7 +29,7 @@ from pybroker.handing_over.snapshot import (
 from pybroker.process.app import Broker
 from pybroker.transaction.buffer.transactional_entries import SINCE
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
 _LOOK_AGAIN_S: Final = 0.1

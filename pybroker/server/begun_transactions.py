@@ -74,7 +74,7 @@ class BegunTransactions:
         Checks which have ended only once a second, or when many have begun since the last check, so
         that repeated requests cost no more than successful ones.
         """
-        if len(self) < most:
+        if self._beginning + len(self._asked) < most:
             return False
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_look_s or self._since_look >= most / 2:

@@ -17,7 +17,7 @@ from pybroker.broker.policies.table import TRANSACTION_LIMITS
 from pybroker.broker.policies.transaction_limits import HasPolicies
 from pybroker.server.begun_transactions import Left
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedBy
 from pybroker.transaction.txn_status import TxnStatus
 

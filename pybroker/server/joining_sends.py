@@ -33,8 +33,10 @@ def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | 
     """
     if session.login is not None:
         check_owner(session, txn_id)
-    coordinators = session.services.coordinators
-    return coordinators.joining.partition(txn_id, slot.topic.name, ConnectionJoins(session))
+    joins = session.services.coordinators.joining
+    if not joins.are_any:
+        return None
+    return joins.partition(txn_id, slot.topic.name, ConnectionJoins(session))
 
 
 def hold_until(

@@ -186,6 +186,8 @@ def _joining(session: Connection, slot: ConsumerSlot, command: pb.CommandAck) ->
     """See `Joining.subscription`."""
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     joining, name = session.services.coordinators.joining, slot.subscription.name
+    if not joining.are_any:
+        return None
     return joining.subscription(txn_id, slot.topic.name, name, ConnectionJoins(session))
 
 

@@ -223,9 +223,12 @@ def send(session: Connection, run: SendRun) -> None:
         return  # the broker is about to close it: as above
     if run.txn_id is not None or slot.session is not None:
         try:
-            joined = fencing.bound(session, slot.session, run.txn_id)
-            if run.txn_id is not None:
-                joined = joined or joining(session, slot, run.txn_id)
+            if slot.session is not None:
+                joined = fencing.bound(session, slot.session, run.txn_id)
+            if run.txn_id is not None and joined is None:
+                joins = session.services.coordinators.joining
+                if joins.are_any or session.login is not None:
+                    joined = joining(session, slot, run.txn_id)
         except PulsarError as error:
             refuse_in_order(session, slot, run, error)
             return

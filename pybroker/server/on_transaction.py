@@ -229,7 +229,8 @@ def _add(
     coordinator: TransactionCoordinator,
 ) -> Awaitable[TxnId]:
     """Adds `participants` unless the transaction's session is fenced."""
-    fencing.require_current(session, coordinator, [txn_id])
+    if session.services.coordinators.ids.are_any:
+        fencing.require_current(session, coordinator, [txn_id])
     require_room_for_participants(session, len(participants))
     adding = partial(add, coordinator, txn_id, participants, session.principal)
     try:
@@ -263,7 +264,8 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
         return _commit_together(session, txn_id, action, _together_with(command))
 
     def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
-        if action is TxnAction.COMMIT:  # an abort is fine: fencing aborts, too
+        # An abort is fine: fencing aborts, too.
+        if action is TxnAction.COMMIT and session.services.coordinators.ids.are_any:
             fencing.require_current(session, coordinator, [txn_id])
         return coordinator.end(txn_id, action, principal)
 
@@ -271,9 +273,12 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
-    for each in (txn_id, *_together_with(command)):
-        session.begun.ended(each)
-        session.added.ended(each)
+    session.begun.ended(txn_id)
+    session.added.ended(txn_id)
+    if command.together_with:
+        for each in _together_with(command):
+            session.begun.ended(each)
+            session.added.ended(each)
     done(session, command, txn_id)
 
 

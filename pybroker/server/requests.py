@@ -30,6 +30,7 @@ class Requests:
         self._busy = busy
         self._idle = idle
         self._is_busy = False
+        self._at_hand = 0  # tasks and futures
         self._size_bytes = 0
 
     def start(
@@ -37,7 +38,10 @@ class Requests:
     ) -> asyncio.Task[None]:
         """Runs a handler, or the rest of an immediate one; `work` answers its own errors."""
         task = self._tasks.start(work, name)
-        self._began(size_bytes)
+        self._at_hand += 1
+        self._size_bytes += size_bytes
+        if self._at_hand >= MAX_AT_HAND or self._size_bytes > _MAX_BYTES_AT_HAND:
+            self._be_busy()
         task.add_done_callback(lambda _: self._ended(size_bytes))
         return task
 
@@ -53,10 +57,9 @@ class Requests:
             self.start(_answered(work, answer, refuse), "answer later", size_bytes)
             return
         self._begun[work] = None
+        self._at_hand += 1
         self._size_bytes += size_bytes
-        if len(self._begun) + len(self._tasks) >= MAX_AT_HAND or (
-            self._size_bytes > _MAX_BYTES_AT_HAND
-        ):
+        if self._at_hand >= MAX_AT_HAND or self._size_bytes > _MAX_BYTES_AT_HAND:
             self._be_busy()
         when_done(work, partial(self._answer, answer, refuse, size_bytes))
 
@@ -68,6 +71,7 @@ class Requests:
         work: "asyncio.Future[T]",
     ) -> None:
         del self._begun[work]
+        self._at_hand -= 1
         if not work.cancelled():
             error = work.exception()
             if error is None:
@@ -78,24 +82,18 @@ class Requests:
         if self._is_busy:
             self._look_whether_idle()
 
-    def _began(self, size_bytes: int) -> None:
-        self._size_bytes += size_bytes
-        at_hand = len(self._tasks) + len(self._begun)
-        if at_hand >= MAX_AT_HAND or self._size_bytes > _MAX_BYTES_AT_HAND:
-            self._be_busy()
-
     def _be_busy(self) -> None:
         self._is_busy = True
         self._busy()
 
     def _ended(self, size_bytes: int) -> None:
+        self._at_hand -= 1
         self._size_bytes -= size_bytes
         if self._is_busy:
             self._look_whether_idle()
 
     def _look_whether_idle(self) -> None:
-        at_hand = len(self._tasks) + len(self._begun)
-        if at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND:
+        if self._at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND:
             self._is_busy = False
             self._idle()
 

@@ -35,10 +35,11 @@ def is_exempt(session: Connection) -> bool:
 
 def require_room_for_participants(session: Connection, count: int) -> None:
     """Checks that the connection may add `count` participants. Raises TooManyRequests."""
-    if is_exempt(session):
+    login = session.login
+    if login is not None and login.is_super_user:
         return
     excess = excess_of_connection(session, count)
-    if excess is None and session.owner is not None:
+    if excess is None and login is not None and session.owner is not None:
         excess = excess_of_principal(session.services, session.owner, count)
     if excess is not None:
         raise TooManyRequests(excess)
@@ -47,7 +48,9 @@ def require_room_for_participants(session: Connection, count: int) -> None:
 def excess_of_connection(session: Connection, count: int) -> str | None:
     """The limit that `count` more participants would exceed, as a sentence; None if none."""
     most = session.services.config.max_participants_per_connection
-    if not most or not session.added.would_be_more_than(most, count):
+    if not most or session.added.total + count <= most:
+        return None
+    if not session.added.would_be_more_than(most, count):
         return None
     session.services.counts.refused["maxParticipantsPerConnection"] += 1
     return (
@@ -119,12 +122,15 @@ def _begin(
     asked: AskedFor,
     exempt: bool = False,
 ) -> asyncio.Future[TxnId]:
+    bound_to = None
+    if asked.session is not None or session.sessions:
+        bound_to = fencing.session_of_new(session, asked.session)
     beginning = coordinator.new_transaction(
         asked.timeout_ms,
         session.owner,
         exempt=exempt,
         namespace=asked.namespace,
-        session=fencing.session_of_new(session, asked.session),
+        session=bound_to,
         client=(session.peer, session.client_version),
     )
     session.begun.begins(beginning, asked.abort_on_disconnect)

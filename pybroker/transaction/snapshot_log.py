@@ -157,6 +157,8 @@ class SnapshotLog(Generic[R]):
         storage. Entries appended during the call, to logs that are not holding appends, are durable
         only if the record is. If the record fails, its `done` is called before theirs.
         """
+        # Not after gathering: the caller applies a record once it is queued, and `in_order` may be
+        # called only for applied records.
         if len(self._gathered) >= _RECORDS_PER_ENTRY:
             self._write_gathered()
         if in_order is not None:
@@ -172,27 +174,21 @@ class SnapshotLog(Generic[R]):
         """Like `append`, for use within `in_order`: the record is queued in the storage in the same
         turn, or fails with WouldWait.
         """
-        self._make_room()
+        if len(self._gathered) >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
         self._not_later.append(len(self._gathered))
         self.append(record, done)
 
     def append_without_hurry(self, record: R, done: Done) -> None:
         """Like `append`, but the record is written with the next one, or after a while."""
-        self._make_room()
+        if len(self._gathered) >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
         self.records_since_snapshot += 1
         self._gathered.append(record)
         self._gathered_done.append(done)
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_WITHOUT_HURRY_S, self._write_after_a_while)
-
-    def _make_room(self) -> None:
-        """Write the gathered records if they fill an entry. Call this before gathering a record,
-        not after: the caller applies a record once it is queued, and `in_order` may be called only
-        for applied records.
-        """
-        if len(self._gathered) >= _RECORDS_PER_ENTRY:
-            self._write_gathered()
 
     def _write_after_a_while(self) -> None:
         self._timer = None

@@ -15,7 +15,7 @@ from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.base import runtime
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 VALUES = st.recursive(

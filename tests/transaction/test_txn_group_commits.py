@@ -13,7 +13,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId
 from pybroker.transaction import snapshot_log
-from pybroker.transaction.coordinator import metadata_store
+from pybroker.transaction.coordinator import live_transaction
 from pybroker.transaction.txn_status import TxnStatus
 
 TOGETHER = 120
@@ -187,7 +187,7 @@ async def test_a_commit_that_was_not_written_is_in_no_snapshot_that_goes_on(worl
     first, second = await world.begin(), await world.begin()
     with (
         patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
-        patch.object(metadata_store, "_PARTICIPANTS_PER_RECORD", 1),
+        patch.object(live_transaction, "_PARTICIPANTS_PER_RECORD", 1),
     ):
         await world.add(second, *[f"{ORDERS}-{number}" for number in range(50)])
         with patch.object(coordinator._store, "snapshot_pays_after", return_value=True):

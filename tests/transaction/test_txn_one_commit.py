@@ -17,7 +17,7 @@ from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.operations import Append
 from pybroker.base.errors import PulsarError, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 

@@ -29,7 +29,7 @@ from pybroker.broker.topic import Topic
 from pybroker.logs import audit
 from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.participants import Retry
 from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.transaction.pending_acks.stats import PendingAckStats

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.broker.topic import Topic
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
 Stats = dict[str, Any]

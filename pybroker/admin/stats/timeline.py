@@ -15,7 +15,7 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.ongoing import Marked
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.participants import Participant, Retry
 
 Stats = dict[str, Any]

@@ -18,7 +18,7 @@ from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.open_contents import Held
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.ended_transactions import EndedTransaction
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedEnd
 from pybroker.transaction.txn_status import TxnStatus
 

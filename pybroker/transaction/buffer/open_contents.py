@@ -48,7 +48,12 @@ class OpenContents:
 
     def add(self, namespace: str, owner: str | None, messages: int, size_bytes: int) -> None:
         """Negative amounts are subtracted."""
-        _add(self._namespaces, namespace, messages, size_bytes)
+        held = self._namespaces.get(namespace)
+        if held is not None and held.messages > -messages:  # nearly always
+            held.messages += messages
+            held.size_bytes += size_bytes
+        else:
+            _add(self._namespaces, namespace, messages, size_bytes)
         if owner is not None:
             _add(self._owners, owner, messages, size_bytes)
 
@@ -144,7 +149,9 @@ class TopicContents:
             found = self._transactions[txn_id] = _OfTransaction(owner)
         found.messages += messages
         found.size_bytes += size_bytes
-        self._add_to_totals(found.owner, messages, size_bytes)
+        self.total.messages += messages
+        self.total.size_bytes += size_bytes
+        self._broker.add(self._namespace, found.owner, messages, size_bytes)
         if not found.messages and not found.size_bytes:
             del self._transactions[txn_id]
 
@@ -156,12 +163,9 @@ class TopicContents:
         """The transaction's marker is durable here: subtract its messages."""
         found = self._transactions.pop(txn_id, None)
         if found is not None:
-            self._add_to_totals(found.owner, -found.messages, -found.size_bytes)
-
-    def _add_to_totals(self, owner: str | None, messages: int, size_bytes: int) -> None:
-        self.total.messages += messages
-        self.total.size_bytes += size_bytes
-        self._broker.add(self._namespace, owner, messages, size_bytes)
+            self.total.messages -= found.messages
+            self.total.size_bytes -= found.size_bytes
+            self._broker.add(self._namespace, found.owner, -found.messages, -found.size_bytes)
 
     def forget(self) -> None:
         """The topic is deleted or unloaded: subtract all its transactions."""

@@ -33,10 +33,10 @@ from pybroker.transaction.coordinator.ended_transactions import EndedTransaction
 from pybroker.transaction.coordinator.endings import Endings
 from pybroker.transaction.coordinator.execution_times import ExecutionTimes
 from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.metadata_store import (
     CoordinatorLimits,
     Promised,
-    TransactionMetadata,
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
@@ -82,8 +82,7 @@ class TransactionCoordinator:
         self._store = store
         self._log = transaction_log
         self._clock = clock
-        self._failed = failed
-        self._noted_ended = ended
+        self._failed, self._noted_ended = failed, ended
         self._endings = Endings(coordinator_id)
         self._timeouts = Timeouts(clock, self._expired, _TOLD_A_TURN)
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
@@ -252,8 +251,7 @@ class TransactionCoordinator:
         """Takes effect at once. For `done` and `in_order` see `TransactionLog.append`."""
         self._log.append(decision, done, in_order)
         self._store.apply(decision)
-        if self._log.records_since_snapshot >= self._store.snapshot_entries:
-            self._snapshot_if_due()
+        self._snapshot_if_due()
 
     def _logged(
         self, durable: asyncio.Future[TxnId], local_id: int, error: Exception | None
@@ -270,8 +268,7 @@ class TransactionCoordinator:
 
     def _served_ms(self) -> int:
         """The time base for expiring outcomes; advances only while this coordinator is served."""
-        served_s = self._clock.monotonic_s() - self._served_since_s
-        return self._served_from_ms + int(1000 * served_s)
+        return self._served_from_ms + int(1000 * (self._clock.monotonic_s() - self._served_since_s))
 
     # The end of a transaction
 
@@ -318,8 +315,7 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         self._execution_ms.add(max(0, now_ms - transaction.opened_at_ms))
         self._noted_ended.note(transaction, action, why, now_ms)  # may shorten its participants
-        if self._log.records_since_snapshot >= self._store.snapshot_entries:
-            self._snapshot_if_due()
+        self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)
 
@@ -391,7 +387,9 @@ class TransactionCoordinator:
 
     def _snapshot_if_due(self) -> None:
         records = self._log.records_since_snapshot
-        if self._snapshotting is None and self._store.snapshot_pays_after(records):
+        if records < self._store.snapshot_entries or self._snapshotting is not None:
+            return
+        if self._store.snapshot_pays_after(records):
             self._snapshotting = self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:

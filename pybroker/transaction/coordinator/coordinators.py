@@ -23,7 +23,8 @@ from pybroker.transaction.coordinator.ended_transactions import EndedTransaction
 from pybroker.transaction.coordinator.fencing_elsewhere import FencingElsewhere, Letting
 from pybroker.transaction.coordinator.groups import Groups, GroupsElsewhere
 from pybroker.transaction.coordinator.joining import Joining
-from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
+from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits
 from pybroker.transaction.coordinator.namespaces import Admission
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
@@ -60,6 +61,7 @@ class Coordinators:
         self._resumed: dict[int, TransactionCoordinator] = {}
         self.ended = EndedTransactions(clock)
         self.admission = Admission(self._served)
+        self.joining = Joining(self._served)
         self._limits = CoordinatorLimits(
             config.max_active_transactions_per_coordinator,
             config.max_transaction_timeout_ms,
@@ -67,6 +69,7 @@ class Coordinators:
             config.transaction_metadata_snapshot_entries,
             config.max_participants_per_transaction,
             self.admission.admit,
+            self.joining.note_spanning,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it
         self.ids = TransactionalIds(metadata, clock, config)
@@ -76,7 +79,6 @@ class Coordinators:
         # successor may fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
         self.open_log: OpenLog = TransactionLog.open
-        self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
         self._elsewhere: Elsewhere | None = None
@@ -102,6 +104,7 @@ class Coordinators:
     ) -> None:
         """Other brokers serve some coordinators. Call it before `recover_all`."""
         self._elsewhere = self.joining.elsewhere = elsewhere
+        self.joining.note_spanning()
         self.groups.share_with(groups)
         self.fencing_elsewhere = fencing
 

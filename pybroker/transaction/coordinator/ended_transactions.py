@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.txn_status import ENDED_STATUS, TxnAction, TxnStatus
 
 MOST_ENDED: Final = 1000

@@ -13,7 +13,7 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedBy
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, why_fenced
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnStatus

@@ -24,9 +24,9 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.endings import Endings
 from pybroker.transaction.coordinator.group_records import Promise, records_of_group
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.metadata_store import (
     Promised,
-    TransactionMetadata,
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Record

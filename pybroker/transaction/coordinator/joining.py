@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from pybroker.base.names import TopicName, TxnId
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.elsewhere import Elsewhere, Participation
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
 Joined = asyncio.Future[TxnId]
@@ -58,7 +58,13 @@ class Joining:
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
         self.elsewhere: Elsewhere | None = None  # only with several brokers
+        # Whether a transaction may span a namespace: False until the first one does.
+        self.are_any = False
         self._on_their_way: dict[_Touched, Joined] = {}
+
+    def note_spanning(self) -> None:
+        """A transaction spans a namespace, or one of another broker may."""
+        self.are_any = True
 
     def partition(self, txn_id: TxnId, name: TopicName, joiner: Joiner) -> Joined | None:
         """Add the topic to the transaction if necessary. None: there is nothing to wait for. The
@@ -71,8 +77,6 @@ class Joining:
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            if self.elsewhere is None:
-                return None
             return self._elsewhere(Participation(txn_id, str(name)), joiner)
         topic = str(name)
 
@@ -94,8 +98,6 @@ class Joining:
         """Like `partition`, for a subscription."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            if self.elsewhere is None:
-                return None
             return self._elsewhere(Participation(txn_id, str(name), subscription), joiner)
         pair = (str(name), subscription)
 

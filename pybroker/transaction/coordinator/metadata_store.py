@@ -13,17 +13,18 @@ time, so that an END is idempotent and participants can look up the outcome.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
+from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.coordinator.abort_reasons import AbortReasons
 from pybroker.transaction.coordinator.group_records import (
     GroupMembers,
     Promise,
-    records_of_group,
 )
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata, records_of
 from pybroker.transaction.coordinator.namespaces import namespaces_of
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.coordinator.records import (
@@ -36,8 +37,8 @@ from pybroker.transaction.coordinator.records import (
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.timeline import DecidedEnd, decided
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.transaction.coordinator.timeline import decided
+from pybroker.transaction.coordinator.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,
@@ -47,40 +48,11 @@ from pybroker.transaction.txn_status import (
     TxnStatus,
 )
 
-_PARTICIPANTS_PER_RECORD: Final = 500
-
 P = TypeVar("P")
 
 
 class Promised(InvalidTxnStatus):
     """The transaction has promised to end as another one does: see `group_ends`."""
-
-
-@dataclass(slots=True)
-class TransactionMetadata:
-    """A live transaction. The dicts are ordered sets of participants; each value is the time in ms
-    when the participant was added, or None if that was before a restart.
-    """
-
-    txn_id: TxnId
-    timeout_ms: int
-    opened_at_ms: int
-    owner: str | None
-    status: TxnStatus = TxnStatus.OPEN
-    partitions: dict[str, int | None] = field(default_factory=dict)
-    subscriptions: dict[tuple[str, str], int | None] = field(default_factory=dict)
-    promised_to: TxnId | None = None  # the leader; None if free
-    group: frozenset[TxnId] = frozenset()  # if it leads: the members on other coordinators
-    namespace: str | None = None  # topics and subscriptions there join when touched
-    session: SessionRef | None = None  # the session of a transactional id that owns it
-    namespaces: dict[str, None] = field(default_factory=dict)  # those of its participants
-    # For display, not durable: the client's address and version, and the decided end.
-    client: tuple[str, str] | None = None
-    end: DecidedEnd | None = None
-
-    @property
-    def participant_count(self) -> int:
-        return len(self.partitions) + len(self.subscriptions)
 
 
 def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
@@ -96,6 +68,7 @@ class CoordinatorLimits:
     max_participants: int = 0  # topics and subscriptions of a transaction; 0: no limit
     # Raises TooManyRequests or NotAllowed if the transaction may not take part in the namespace.
     admit: Callable[[TransactionMetadata, str], None] = _anybody
+    spans: Callable[[], None] = nobody_cares  # called for each transaction that spans a namespace
 
 
 class TransactionMetadataStore:
@@ -234,7 +207,8 @@ class TransactionMetadataStore:
         participants: Mapping[P, int | None],
         added: Sequence[P],
     ) -> None:
-        most, count = self._limits.max_participants, transaction.participant_count
+        most = self._limits.max_participants
+        count = len(transaction.partitions) + len(transaction.subscriptions)
         if not most or count + len(added) <= most:
             return
         if count + len({each for each in added if each not in participants}) > most:
@@ -305,8 +279,10 @@ class TransactionMetadataStore:
                 f"Transaction {self._name(local_id)} is {status.name}, not OPEN: nothing can be "
                 f"added to it; begin a new one{self._because(local_id)}"
             )
-        self._require_free(local_id)
-        return self._live[local_id]
+        transaction = self._live[local_id]
+        if transaction.promised_to is not None:
+            self._require_free(local_id)
+        return transaction
 
     def _because(self, local_id: int) -> str:
         reason = self._reasons.get(local_id)
@@ -350,17 +326,17 @@ class TransactionMetadataStore:
                 self._apply_new(record)
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
-                    self._add(transaction, transaction.partitions, topics)
-                    self._count(transaction, namespaces_of(topics))
+                    self._add(transaction, transaction.partitions, topics, namespaces_of(topics))
             case AddSubscriptions(local_id, subscriptions):
                 if (transaction := self._live.get(local_id)) is not None:
-                    self._add(transaction, transaction.subscriptions, subscriptions)
-                    self._count(transaction, namespaces_of([topic for topic, _ in subscriptions]))
+                    namespaces = namespaces_of([topic for topic, _ in subscriptions])
+                    self._add(transaction, transaction.subscriptions, subscriptions, namespaces)
             case ChangeStatus():
                 self._apply_status(record)
             case SpanNamespace(local_id, namespace):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.namespace = namespace
+                    self._limits.spans()
             case Promise(local_id, leader):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.promised_to = leader
@@ -393,6 +369,7 @@ class TransactionMetadataStore:
         transaction: TransactionMetadata,
         participants: dict[P, int | None],
         added: Iterable[P],
+        namespaces: Iterable[str],
     ) -> None:
         before = len(participants)
         for each in added:
@@ -401,8 +378,6 @@ class TransactionMetadataStore:
         self._participants += more
         if transaction.owner is not None:
             self._participants_of[transaction.owner] += more
-
-    def _count(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
             if namespace not in transaction.namespaces:
                 transaction.namespaces[namespace] = None
@@ -431,10 +406,11 @@ class TransactionMetadataStore:
         if ended is None:
             return
         self._decided.pop(local_id, None)
-        self._participants -= ended.participant_count
+        count = len(ended.partitions) + len(ended.subscriptions)
+        self._participants -= count
         if ended.owner is not None:
             _less(self._live_of, ended.owner, 1)
-            _less(self._participants_of, ended.owner, ended.participant_count)
+            _less(self._participants_of, ended.owner, count)
         for namespace in ended.namespaces:
             _less(self._live_in, namespace, 1)
         if ended.session is not None:
@@ -459,7 +435,7 @@ class TransactionMetadataStore:
         yield from self.outcomes.marks()
         yield from self._reasons_of_ended()
         for transaction in self.decided_first():
-            for record in _records(transaction, self._reasons.get(transaction.txn_id.least)):
+            for record in records_of(transaction, self._reasons.get(transaction.txn_id.least)):
                 if transaction.txn_id.least not in self._live:
                     break  # it has ended, and the log has the record of its end
                 yield record
@@ -480,24 +456,3 @@ def _less(counts: Counter[str], key: str, by: int) -> None:
     counts[key] -= by
     if not counts[key]:
         del counts[key]
-
-
-def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Record]:
-    local_id = transaction.txn_id.least
-    yield NewTransaction(
-        local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
-    )
-    if transaction.namespace is not None:
-        yield SpanNamespace(local_id, transaction.namespace)
-    if transaction.session is not None:
-        yield BindSession(local_id, transaction.session)
-    if transaction.promised_to is not None:
-        yield Promise(local_id, transaction.promised_to)
-    yield from records_of_group(local_id, sorted(transaction.group))
-    topics, subscriptions = tuple(transaction.partitions), tuple(transaction.subscriptions)
-    for at in range(0, len(topics), _PARTICIPANTS_PER_RECORD):
-        yield AddPartitions(local_id, topics[at : at + _PARTICIPANTS_PER_RECORD])
-    for at in range(0, len(subscriptions), _PARTICIPANTS_PER_RECORD):
-        yield AddSubscriptions(local_id, subscriptions[at : at + _PARTICIPANTS_PER_RECORD])
-    if transaction.status is not TxnStatus.OPEN:
-        yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms, reason)

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedEnd
 from pybroker.transaction.this_turn import this_turn
 from pybroker.transaction.txn_status import TxnAction
@@ -263,7 +263,7 @@ class _EndEverywhere:
         if error is not None:
             self._failed(participant, error)
         else:
-            self._has_followed_now(participant, ending.result())
+            self._decided.note(participant, self._ends.now_ms(), ending.result())
         self._answering -= 1
         if not (self._answering and self._all_told):
             self.go_on()

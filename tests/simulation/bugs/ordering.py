@@ -10,8 +10,8 @@ from unittest.mock import patch
 from pybroker.base.errors import TransactionCoordinatorNotFound
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.metadata_store import (
-    TransactionMetadata,
     TransactionMetadataStore,
 )
 from pybroker.transaction.txn_status import TxnAction, TxnStatus

@@ -24,11 +24,11 @@ from pybroker.transaction.buffer.transactional_entries import (
 class LedgerMark:
     """The mark of one topic, from its first transaction on."""
 
-    __slots__ = ("_is_durable", "_ledger", "_plain_up_to")
+    __slots__ = ("_ledger", "_plain_up_to", "is_durable")
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
-        self._is_durable = SINCE in ledger.properties
+        self.is_durable = SINCE in ledger.properties
         self._plain_up_to: Position | None = None  # set once the mark was requested
 
     def require(self, failed: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class LedgerMark:
         `failed` is called if a write fails. This object does not store it: a reference cycle with
         the buffer would leave the topic to the garbage collector.
         """
-        if self._is_durable or SINCE in self._ledger.properties_to_come:  # and has not failed
+        if self.is_durable or SINCE in self._ledger.properties_to_come:  # and has not failed
             return
         # If an earlier write failed on a full disk, messages may have been added to the log since.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
@@ -48,11 +48,11 @@ class LedgerMark:
 
     async def durable(self) -> None:
         """Make the mark durable. Raises ManagedLedgerError."""
-        if not self._is_durable:
+        if not self.is_durable:
             since = position_text(self._plain_up_to or self._ledger.last_confirmed)
             self._plain_up_to = parse_position(since)
             await self._ledger.update_properties({SINCE: since, TAGGED_SINCE: since})
-            self._is_durable = True
+            self.is_durable = True
 
     def _write(self, mark: Mapping[str, str], failed: Callable[[], None]) -> None:
         if not mark.items() <= self._ledger.properties_to_come.items():
@@ -63,7 +63,7 @@ class LedgerMark:
         if written.cancelled() or written.exception() is not None:
             failed()
         else:
-            self._is_durable = True
+            self.is_durable = True
 
 
 def may_have_foreign_transactions(ledger: ManagedLedger, metadata: MetadataStore) -> bool:

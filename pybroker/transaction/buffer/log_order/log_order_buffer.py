@@ -147,8 +147,10 @@ class LogOrderBuffer:
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
-            self._mark.require(self._visit_later)  # the visit tries again
-            self._check_not_ending(txn_id, transaction)
+            if not self._mark.is_durable:
+                self._mark.require(self._visit_later)  # the visit tries again
+            if transaction.ending is not None:
+                raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
         except PulsarError as refusal:
             done(None, refusal)
             return
@@ -159,13 +161,11 @@ class LogOrderBuffer:
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
         require_partition(self._outcomes, txn_id, self._topic)
-        self._keep_books()
-        self._visit_later()
+        if self._open is NONE_OPEN:
+            self._keep_books()
+        if self._visits.due is None:
+            self._visit_later()
         return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
-
-    def _check_not_ending(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
-        if transaction.ending is not None:
-            raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
 
     def _appended(
         self,
@@ -219,7 +219,8 @@ class LogOrderBuffer:
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction
     ) -> "asyncio.Future[Marked]":
         """Append the marker after the transaction's entries, whether or not these are durable."""
-        self._mark.require(self._visit_later)  # or recovery would mistake the marker for a message
+        if not self._mark.is_durable:  # recovery would mistake the marker for a message
+            self._mark.require(self._visit_later)
         ending = transaction.ending = prompt()
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)
@@ -241,15 +242,15 @@ class LogOrderBuffer:
             fail(ending, error or RuntimeError("The marker was not written"))
             return
         marked = Marked(transaction.ranges.first_position, position)
-        self._over(txn_id, transaction, action, position)
+        self._over(txn_id, transaction, action, marked)
         ending.set_result(marked)  # last: its waiters rely on the end being in effect
 
     def _over(
-        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
+        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, marked: Marked
     ) -> None:
-        """The transaction's marker is durable at `position`."""
-        self._books.over(txn_id, transaction, action, position)
-        self.on_ended(txn_id, action, transaction.ranges.first_position)
+        """The transaction's marker is durable."""
+        self._books.over(txn_id, transaction, action, marked.marker)
+        self.on_ended(txn_id, action, marked.first)
         self.stable_moved()
         if self._books.changes >= self._most_changes:
             self._start_snapshot_if_due()
@@ -325,7 +326,8 @@ class LogOrderBuffer:
             done(error or RuntimeError("The marker was not written"))
             return
         done(None)
-        self._over(txn_id, transaction, action, position)
+        marked = Marked(transaction.ranges.first_position, position)
+        self._over(txn_id, transaction, action, marked)
         over()
 
     def hide(self, position: Position) -> None:
