@@ -30,8 +30,6 @@ from pybroker.logs.output import drain_log, log_as, log_to
 from pybroker.process.configuration import configuration, described
 from pybroker.process.paced_loop import paced_loop
 from pybroker.process.reloading import reload_on_hangup
-from pybroker.security.certificate_tool import add_certificates
-from pybroker.security.token_tool import add_tokens
 
 if TYPE_CHECKING:
     from pybroker.faults.registry import Faults
@@ -113,12 +111,13 @@ def _command(words: list[str]) -> int:
         from pybroker.commands.messages.main import main as messages
 
         return messages(words[1:] if words[0] == "client" else words)
-    options = _parser().parse_args(words)
+    options = _parser(words[0] if words else "").parse_args(words)
     exit_code: int = options.run(options)
     return exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str = "") -> argparse.ArgumentParser:
+    """With the options of the tools only if `command` is one: a broker does not load them."""
     parser = argparse.ArgumentParser(
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
@@ -154,11 +153,17 @@ def _parser() -> argparse.ArgumentParser:
         "simulate", help="run your asyncio code with a broker and faults, and judge the result"
     )
     tokens = commands.add_parser("tokens", help="create and check tokens, and keys that sign them")
-    add_tokens(tokens)
+    if command == "tokens":
+        from pybroker.security.token_tool import add_tokens
+
+        add_tokens(tokens)
     certificates = commands.add_parser(
         "certificates", help="create a certificate authority and certificates"
     )
-    add_certificates(certificates)
+    if command == "certificates":
+        from pybroker.security.certificate_tool import add_certificates
+
+        add_certificates(certificates)
     commands.add_parser("admin", help="pulsar-admin's commands, for any broker; see admin --help")
     commands.add_parser(
         "transactions", help="show which transactions block readers, and abort them"

@@ -11,19 +11,39 @@ from typing import Final
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError, AuthorizationError
 from pybroker.base.runtime import Clock
-from pybroker.security.basic import BasicProvider
-from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials, Identity, Login, Provider
 from pybroker.security.keys import KeyFailure
-from pybroker.security.token import TokenProvider
 
 log = logging.getLogger(__name__)
 
 _APACHE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+
+
+# A broker loads only the providers that it uses.
+
+
+def _token(config: BrokerConfig, clock: Clock) -> Provider:
+    from pybroker.security.token import TokenProvider
+
+    return TokenProvider(config, clock)
+
+
+def _basic(config: BrokerConfig, clock: Clock) -> Provider:
+    from pybroker.security.basic import BasicProvider
+
+    return BasicProvider(config, clock)
+
+
+def _tls(config: BrokerConfig, clock: Clock) -> Provider:
+    from pybroker.security.certificates import TlsProvider
+
+    return TlsProvider(clock)
+
+
 _PROVIDERS: Final[Mapping[str, Callable[[BrokerConfig, Clock], Provider]]] = {
-    "token": TokenProvider,
-    "basic": BasicProvider,
-    "tls": lambda config, clock: TlsProvider(clock),
+    "token": _token,
+    "basic": _basic,
+    "tls": _tls,
 }
 
 

@@ -8,6 +8,7 @@ topic's own log, whose order is the order that readers see.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from managed_ledger.appender import Appended
 from managed_ledger.factory import ManagedLedgerFactory
@@ -18,8 +19,6 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TxnId, side_log
 from pybroker.base.runtime import Clock
 from pybroker.transaction.buffer.buffer_times import BufferTimes
-from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
-from pybroker.transaction.buffer.commit_order.copying import SequenceIds
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer.log_order.books import Undecided
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
@@ -27,6 +26,10 @@ from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded, TopicContents, held_in
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
+
+if TYPE_CHECKING:  # loaded when a topic first keeps a transaction aside
+    from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
+    from pybroker.transaction.buffer.commit_order.copying import SequenceIds
 
 
 class TopicTransactions:
@@ -80,6 +83,10 @@ class TopicTransactions:
         """
         aside = None
         if factory.exists(side_log(ledger.name)):
+            from pybroker.transaction.buffer.commit_order.commit_order_buffer import (
+                CommitOrderBuffer,
+            )
+
             aside = await CommitOrderBuffer.recover(factory, ledger.name, outcomes, clock, config)
         try:
             kept: Container[TxnId] = () if aside is None else aside.open
@@ -131,8 +138,12 @@ class TopicTransactions:
         else:
             self._log.append(txn_id, entries, message_counts, done, sent)
 
-    def _set_up_aside(self) -> CommitOrderBuffer:
+    def _set_up_aside(self) -> "CommitOrderBuffer":
         if self._aside is None:
+            from pybroker.transaction.buffer.commit_order.commit_order_buffer import (
+                CommitOrderBuffer,
+            )
+
             self._aside = CommitOrderBuffer(
                 self._factory, self._ledger_name, self._outcomes, self._clock, self._config
             )
@@ -185,7 +196,7 @@ class TopicTransactions:
 
     # Deduplication
 
-    def deduplicated_by(self, sequence_ids: SequenceIds) -> None:
+    def deduplicated_by(self, sequence_ids: "SequenceIds") -> None:
         """Deduplicate from now on, including the messages that are already kept aside."""
         self._sequence_ids = sequence_ids
         if self._aside is not None:
