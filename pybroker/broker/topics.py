@@ -1,8 +1,7 @@
 """All topics of this broker: found by name, loaded at first use, listed, created, deleted.
 
-Concurrent requests for one topic share one load. A persistent topic exists if its managed ledger
-does, a non-persistent one while it is loaded; a partition exists with its partitioned topic and is
-created on first use.
+Requests for one topic share one load. A persistent topic exists if its managed ledger does, a
+non-persistent one while it is loaded; a partition, created on first use, with its topic.
 """
 
 import asyncio
@@ -89,8 +88,7 @@ class Topics:
         self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
-        # Topics being unloaded or partitioned; requests for them wait, then check again.
-        self._changing: dict[TopicName, asyncio.Task[None]] = {}
+        self._changing: dict[TopicName, asyncio.Task[None]] = {}  # requests wait, then look again
 
     def loaded(self) -> list[Topic]:
         """Persistent topics in memory."""
@@ -108,6 +106,10 @@ class Topics:
             return None
         topic = self._loaded.get(name)
         return topic if isinstance(topic, Topic) else None
+
+    def unloading(self, name: TopicName) -> bool:
+        """Whether the topic is loaded and is being closed or changed."""
+        return name in self._changing and name in self._loaded
 
     # -- find and load
 
@@ -492,8 +494,7 @@ class Topics:
         working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]
         if working:
             await asyncio.wait(working)
-        topics = list(self._loaded.values())
-        for at in range(0, len(topics), _CLOSED_AT_ONCE):
+        for at in range(0, len(topics := list(self._loaded.values())), _CLOSED_AT_ONCE):
             some = topics[at : at + _CLOSED_AT_ONCE]
             await all_done(topic.close("the broker shuts down") for topic in some)
         self._loaded.clear()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Protocol
 
-from pybroker.base.errors import InvalidTopicName, NotAllowed
+from pybroker.base.errors import InvalidTopicName, NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
 from pybroker.broker.policies.bound_coordinators import (
     TRANSACTION_COORDINATORS,
@@ -28,6 +28,14 @@ EndOnTopic = Callable[[Topic], Awaitable[object] | None]
 class LoadsTopics(Protocol):
     def serving(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded and not closing."""
+        ...
+
+    def unloading(self, name: TopicName) -> bool:
+        """Whether the topic is loaded and closing."""
+        ...
+
+    async def settled(self, name: TopicName) -> None:
+        """Returns when the topic is not closing any more."""
         ...
 
     def exists(self, name: TopicName) -> bool: ...
@@ -75,11 +83,15 @@ class LocalParticipants:
 
     Ends on a topic that is not loaded wait for it, and begin in the order in which they came: a
     topic in commit order shows the transactions in that order. Later ends queue behind them.
+
+    Ends that come while a topic is closing fail when it is closed: earlier ones, interrupted by the
+    closing, must go before them. Their coordinator repeats all of them in order.
     """
 
     def __init__(self, topics: LoadsTopics) -> None:
         self._topics = topics
         self._waiting = WaitingEnds("participants", self._loaded)
+        self._closing = set[TopicName]()  # their ends wait until they are closed, and fail
 
     async def close(self) -> None:
         """Fail the ends that wait for a topic; their coordinators repeat them."""
@@ -134,10 +146,18 @@ class LocalParticipants:
             return None
         if not_later:
             raise WouldWait
+        if name not in self._waiting and self._topics.unloading(name):
+            self._closing.add(name)
         return self._waiting.add(name, lambda loaded: None if loaded is None else end(loaded))
 
     async def _loaded(self, name: TopicName) -> Topic | None:
-        """The topic; None if it was deleted."""
+        """The topic; None if it was deleted. Raises ServiceNotReady when it has been closed."""
+        if name in self._closing:
+            try:
+                await self._topics.settled(name)
+            finally:
+                self._closing.discard(name)
+            raise ServiceNotReady(f"{name} was unloaded; try again")
         return await self._topics.get(name)
 
 

@@ -10,7 +10,6 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.client import Client
-from pybroker.client.consuming.passes import Passes
 
 _numbers = itertools.count(1)
 
@@ -41,13 +40,6 @@ def client(shared_broker: Any) -> Iterator[Client]:
     client = Client(shared_broker.service_url, enable_transaction=True)
     yield client
     client.close()
-
-
-@pytest.fixture
-def like_java(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cumulative acknowledgements in transactions name only the last message."""
-    if getattr(request, "param", True):
-        monkeypatch.setattr(Passes, "of", lambda *_: None)
 
 
 @pytest.fixture

@@ -16,9 +16,6 @@ IN_LOG_ORDER = pytest.mark.parametrize(
 # Subscriptions with one active consumer.
 SINGLE = pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 
-# Cumulative acknowledgements in transactions as this project's client sends them, and as Java's.
-EITHER_WAY = pytest.mark.parametrize("like_java", [False, True], indirect=True)
-
 # SOON_MS is long enough for messages that must come; NOTHING_MS is short. A receive that must
 # return nothing comes only after a later message was received, or after the end of a transaction.
 SOON_MS = 30_000

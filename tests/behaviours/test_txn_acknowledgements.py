@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from scenario import (
-    EITHER_WAY,
     SINGLE,
     SOON_MS,
     acknowledge_up_to,
@@ -93,8 +92,6 @@ def test_different_indexes_of_a_batch_do_not_conflict_but_the_same_one_does(
     assert_nothing_more(again)
 
 
-@pytest.mark.usefixtures("like_java")
-@EITHER_WAY
 def test_a_cumulative_acknowledgement_at_or_below_another_conflicts(
     client: Client, topic: str
 ) -> None:
@@ -109,8 +106,6 @@ def test_a_cumulative_acknowledgement_at_or_below_another_conflicts(
     txn.abort()
 
 
-@pytest.mark.usefixtures("like_java")
-@EITHER_WAY
 def test_a_second_transaction_cannot_acknowledge_cumulatively_meanwhile(
     client: Client, topic: str
 ) -> None:
@@ -129,8 +124,6 @@ def test_a_second_transaction_cannot_acknowledge_cumulatively_meanwhile(
     third.abort()
 
 
-@pytest.mark.usefixtures("like_java")
-@EITHER_WAY
 def test_after_a_cumulative_abort_the_whole_range_comes_again_in_order(
     client: Client, topic: str
 ) -> None:
@@ -166,7 +159,6 @@ def test_a_job_acknowledges_by_ids_further_than_its_queue_reaches(
     assert_nothing_more(subscribe(client, topic, consumer_type=kind))
 
 
-@pytest.mark.usefixtures("like_java")
 @SINGLE
 @pytest.mark.parametrize("in_a_transaction", [True, False])
 def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
@@ -191,8 +183,6 @@ def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
     assert drain(subscribe(client, topic, consumer_type=kind), 4) == [b"6", b"7", b"8", b"9"]
 
 
-@pytest.mark.usefixtures("like_java")
-@EITHER_WAY
 @SINGLE
 @pytest.mark.parametrize("in_a_transaction", [True, False])
 def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_kept_back(
@@ -278,8 +268,6 @@ def test_an_abort_gives_the_same_messages_again_in_order_by_key(
     assert by_key == {f"key-{key}": list(range(key, 12, 3)) for key in range(3)}
 
 
-@pytest.mark.usefixtures("like_java")
-@EITHER_WAY
 def test_cumulative_and_individual_acknowledgements_of_two_transactions_both_apply(
     client: Client, topic: str
 ) -> None:

@@ -1,5 +1,5 @@
-"""Messages that several consumers were given, one after the other, and acknowledge in transactions
-as the Java client does: no two committed transactions consume the same message.
+"""Messages that several consumers were given, one after the other, and acknowledge in transactions:
+no two committed transactions consume the same message.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,6 @@ from scenario import (
 )
 
 from pybroker.client import Client, ConsumerType, TransactionConflict
-
-pytestmark = pytest.mark.usefixtures("like_java")
 
 
 @SINGLE

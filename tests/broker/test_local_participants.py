@@ -26,6 +26,9 @@ class LateTopic:
     def exists(self, name: Any) -> bool:
         return True
 
+    def unloading(self, name: Any) -> bool:
+        return False
+
     async def get(self, name: Any) -> "LateTopic":
         return self
 
@@ -115,6 +118,9 @@ class NotingTopic:
     def exists(self, name: Any) -> bool:
         return True
 
+    def unloading(self, name: Any) -> bool:
+        return False
+
     async def get(self, name: Any) -> Any:
         await self.go.wait()
         for _ in range(3):  # waiters of a load continue some turns later
@@ -173,5 +179,46 @@ def test_ends_for_a_topic_that_cannot_be_loaded_fail_and_the_next_one_tries_agai
                 _end(participants, 1), _end(participants, 2), return_exceptions=True
             )
             assert [str(each) for each in failures] == ["no room"] * 2
+
+    asyncio.run(scenario())
+
+
+class UnloadedTopic(NotingTopic):
+    """It is being closed until `closed` is set; then it can be loaded again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+        self.go.set()
+
+    def serving(self, name: Any) -> Any:
+        return self if self.closed.is_set() else None
+
+    def unloading(self, name: Any) -> bool:
+        return not self.closed.is_set()
+
+    async def settled(self, name: Any) -> None:
+        await self.closed.wait()
+
+
+def test_ends_that_come_while_their_topic_is_closed_fail_then() -> None:
+    """An earlier one, interrupted by the closing, must be repeated before them."""
+
+    async def scenario() -> None:
+        topic: Any = UnloadedTopic()
+        participants = LocalParticipants(topic)
+        endings = [_end(participants, number) for number in (2, 3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in endings)
+        with pytest.raises(WouldWait):
+            _end(participants, 4, not_later=True)
+        topic.closed.set()
+        failures = await asyncio.gather(*endings, return_exceptions=True)
+        assert all(isinstance(each, ServiceNotReady) for each in failures)
+        assert topic.begun == []
+        for number in 1, 2, 3:
+            _end(participants, number)
+        assert [each.least for each in topic.begun] == [1, 2, 3]
 
     asyncio.run(scenario())

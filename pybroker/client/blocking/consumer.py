@@ -122,11 +122,12 @@ class Consumer(_Receiving):
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Acknowledges everything of the message's topic or partition up to and including it.
-        Raises NotAllowed on Shared and Key_Shared.
+        Raises NotAllowed on Shared and Key_Shared; in a transaction also for a message between the
+        chunks of another, because it would acknowledge the first of those chunks.
 
-        In a transaction it acknowledges what this consumer has received up to there. After an
-        abort, acknowledge the same messages again, or request redelivery: they do not come again
-        by themselves. The id of a message that was not received here acknowledges all before it.
+        After an abort, acknowledge the same messages again, or request redelivery: they do not come
+        again by themselves. Raises TransactionConflict if some of them came twice, and a
+        transaction has consumed them as they were delivered the other time.
         """
         if txn is None:
             self._core.refuse_cumulative()

@@ -22,7 +22,6 @@ from pybroker.client.consuming.acks import (
     individually,
     write_ids,
 )
-from pybroker.client.consuming.message_set import MessageSet
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # Chunked messages without an acknowledgement; beyond this number the oldest are forgotten.
@@ -134,18 +133,6 @@ class Acknowledger:
             ids = [cumulatively(*place) for place in places]
         else:
             ids = [ack for place in places for ack in self._individually(place)]
-        return self._commands_of(txn_id, ids, cumulative)
-
-    def of_messages(self, txn_id: TxnId, messages: MessageSet) -> list[pb.CommandAck]:
-        """Acknowledges each of them individually."""
-        ids = list(messages.ack_ids())
-        if self._chunks:
-            ids = [(entry, left) for key, left in ids for entry in self.entries_of(key)]
-        return self._commands_of(txn_id, ids, cumulative=False)
-
-    def _commands_of(
-        self, txn_id: TxnId, ids: Sequence[AckId], cumulative: bool
-    ) -> list[pb.CommandAck]:
         commands = list(self._commands(ids, cumulative))
         for command in commands:
             command.txnid_most_bits, command.txnid_least_bits = txn_id

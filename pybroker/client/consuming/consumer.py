@@ -170,17 +170,20 @@ class Consumer:
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Acknowledges everything of the message's topic or partition up to and including it.
-        Raises NotAllowed on Shared and Key_Shared.
+        Raises NotAllowed on Shared and Key_Shared; in a transaction also for a message between the
+        chunks of another, because it would acknowledge the first of those chunks.
 
-        In a transaction it acknowledges what this consumer has received up to there. After an
-        abort, acknowledge the same messages again, or request redelivery: they do not come again
-        by themselves. The id of a message that was not received here acknowledges all before it.
+        After an abort, acknowledge the same messages again, or request redelivery: they do not come
+        again by themselves. Raises TransactionConflict if some of them came twice, and a
+        transaction has consumed them as they were delivered the other time.
         """
         self.refuse_cumulative()
         part = self._receiver_of(message)
         if txn is None:
             part.acknowledge_cumulative(message.place)
         else:
+            if _came_from_here(message):
+                part.refuse_amid_chunks(message.place)
             await part.acknowledge_cumulative_in(txn, message)
 
     def refuse_if_ended(self) -> None:
@@ -349,3 +352,8 @@ def _listed(
     messages: Acknowledgeable | Iterable[Acknowledgeable],
 ) -> Iterable[Acknowledgeable]:
     return (messages,) if isinstance(messages, Message | MessageId) else messages
+
+
+def _came_from_here(message: Acknowledgeable) -> bool:
+    """False for an id that the caller got elsewhere and is responsible for."""
+    return isinstance(message, Message) or bool(message.topic_name())

@@ -97,9 +97,9 @@ class Intake:
         messages: list[Message] = []
         receiver, given, usual = self._receiver, self.given, self._is_usual
         ends = plain_metadata_ends(run.entries)
-        noted = not given.is_kept or (usual and all(ends) and _arrived_in_order(given, run))
-        for message, entry, end in zip(run.messages, run.entries, ends, strict=True):
-            place = message.message_id
+        places = [message.message_id for message in run.messages]
+        noted = not given.is_kept or (usual and all(ends) and _arrived_in_order(given, places))
+        for message, place, entry, end in zip(run.messages, places, run.entries, ends, strict=True):
             if (
                 end
                 and usual
@@ -234,9 +234,8 @@ class Intake:
         self._receiver.not_delivered(keys)
 
 
-def _arrived_in_order(given: Given, run: MessageRun) -> bool:
+def _arrived_in_order(given: Given, places: Sequence[pb.MessageIdData]) -> bool:
     """Notes the entries, single messages, if they are consecutive and none of them is in hand."""
-    places = [message.message_id for message in run.messages]
     ledger_id, first, count = places[0].ledgerId, places[0].entryId, len(places)
     in_order = [place.entryId for place in places] == list(range(first, first + count))
     if not in_order or places[-1].ledgerId != ledger_id:

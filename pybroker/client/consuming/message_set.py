@@ -4,10 +4,10 @@ Positions between entries that were never messages (markers, for example) end a 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from pybroker.client.consuming.acks import NOTHING, AckId, EntryKey, Left, Place, all_bits
+from pybroker.client.consuming.acks import NOTHING, EntryKey, Left, Place, all_bits
 
 WHOLE: Final = -1  # as bits: the entry is one message
 # A ledger's id, and its first and last entry.
@@ -129,6 +129,18 @@ class MessageSet:
         else:
             del self._parts[key]
 
+    def both(self, other: "MessageSet") -> "MessageSet":
+        """The messages that are in both sets."""
+        others, found = self._copy(), self._copy()
+        others.discard_all(other)
+        found.discard_all(others)
+        return found
+
+    def _copy(self) -> "MessageSet":
+        copy = MessageSet()
+        copy._runs, copy._parts = self._runs.copy(), self._parts.copy()
+        return copy
+
     def up_to(self, place: Place) -> "MessageSet":
         """The messages at or before this one."""
         found, key = MessageSet(), place[:2]
@@ -150,18 +162,3 @@ class MessageSet:
             del self._runs[0]
         else:
             del self._parts[next(iter(self._parts))]
-
-    def ack_ids(self) -> Iterator[AckId]:
-        """Messages of batches are named by their indexes, so that the broker refuses those that are
-        consumed already. A whole batch takes two ids: a single one would name none of them.
-        """
-        for ledger_id, first, last in self._runs:
-            for entry_id in range(first, last + 1):
-                yield (ledger_id, entry_id), NOTHING
-        for key, (bits, size) in self._parts.items():
-            everything, last = all_bits(size), 1 << (size - 1)
-            if bits != everything:
-                yield key, (everything & ~bits, size)
-            else:
-                yield key, (last, size)
-                yield key, (everything & ~last, size)

@@ -1,14 +1,18 @@
 """The passes of one topic's consumer: see given.py."""
 
 from collections.abc import Sequence
+from typing import Final
 from weakref import WeakSet
 
+from pybroker.base.names import TxnId
 from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.intake import Intake, Receiver
 from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.messages import Message, MessageId
+
+MAX_TRANSACTIONS: Final = 10_000  # whose ends are unknown; beyond it the first are forgotten
 
 
 class Passes:
@@ -18,6 +22,8 @@ class Passes:
         self._intake = intake
         # Those of which the application still has messages.
         self._earlier: WeakSet[Given] = WeakSet()
+        # What transactions acknowledged, in which pass. Their ends are unknown.
+        self._taken: dict[TxnId, list[tuple[Given, MessageSet]]] = {}
 
     def begin(self, session: int) -> int:
         """Everything unacknowledged will come again; returns the number of dropped messages."""
@@ -28,19 +34,19 @@ class Passes:
     def drop_queued(self) -> int:
         dropped = self._queue.discard(self._receiver)
         for message in dropped:
-            message.entry.given.never_taken([message.place])
+            message.entry.given.discard([message.place])
         return len(dropped)
 
     def acknowledged(self, places: Sequence[Place]) -> None:
         """Without a transaction, which is done with all deliveries of a message."""
-        self._intake.given.acknowledged(places)
+        self._intake.given.discard(places)
         if self._earlier:
             for given in self._earlier:
-                given.acknowledged(places)
+                given.discard(places)
 
     def acknowledged_up_to(self, place: Place) -> None:
         for given in (self._intake.given, *self._earlier):
-            given.acknowledged_up_to(place)
+            given.discard_up_to(place)
 
     def of(self, message: Message | MessageId) -> Given | None:
         """The pass in which the application received it; None if it got the id elsewhere."""
@@ -57,12 +63,55 @@ class Passes:
         waiting = self._queue.waiting(self._receiver) if given is self._intake.given else []
         return [message.place for message in waiting]
 
-    def consumed(self, given: Given, consumed: MessageSet) -> None:
-        """A transaction has consumed messages as they were delivered in a pass: if it is an earlier
-        one, their later copies need not be received.
+    # --- transactions -----------------------------------------------------------------------
+
+    def covered(self, given: Given, place: Place) -> MessageSet:
+        """What a cumulative acknowledgement means: what was received in the pass up to there, and
+        is in hand.
         """
-        present = self._intake.given
-        if given is not present and consumed:
-            copies = self._queue.discard(self._receiver, consumed)
-            present.never_taken([message.place for message in copies])
+        covered = given.in_hand.up_to(place)
+        covered.discard_all(MessageSet.of(self.queued(given)))
+        return covered
+
+    def copies(self, given: Given, messages: MessageSet) -> MessageSet:
+        """Those of the messages of a pass that are in hand as delivered in others, too."""
+        found = MessageSet()
+        for other in (self._intake.given, *self._earlier):
+            if other is not given:
+                found.add_all(other.in_hand.both(messages))
+        return found
+
+    def take(self, txn_id: TxnId, given: Given, messages: MessageSet) -> bool:
+        """A transaction has acknowledged them. Returns whether it is the first time here."""
+        is_first = txn_id not in self._taken
+        if is_first and len(self._taken) >= MAX_TRANSACTIONS:
+            del self._taken[next(iter(self._taken))]
+        self._taken.setdefault(txn_id, []).append((given, messages))
+        return is_first
+
+    def ended(self, txn_id: TxnId, committed: bool) -> None:
+        for given, messages in self._taken.pop(txn_id, ()):
+            if committed:
+                given.in_hand.discard_all(messages)
+                for other in (self._intake.given, *self._earlier):
+                    if other is not given:
+                        self._consumed_elsewhere(other, messages)
+
+    def _consumed_elsewhere(self, given: Given, messages: MessageSet) -> None:
+        """As delivered in another pass. Copies in the queue need not be received."""
+        if given is self._intake.given:
+            copies = self._queue.discard(self._receiver, messages)
+            given.discard([message.place for message in copies])
             self._receiver.owe_permits(len(copies))
+        given.spent.add_all(given.in_hand.both(messages))
+
+    def rivals(self, txn_id: TxnId, given: Given, covered: MessageSet) -> list[TxnId]:
+        """Other transactions that acknowledged some of it as delivered in other passes, and whose
+        ends are unknown.
+        """
+        return [
+            other
+            for other, taken in self._taken.items()
+            if other != txn_id
+            and any(pass_ is not given and covered.both(some) for pass_, some in taken)
+        ]

@@ -242,12 +242,15 @@ class TopicConsumer:
             )
         )
 
-    def takes_back(self, message: Message) -> bool:
+    def holds(self, message: Message) -> bool:
         """False if it will be delivered again, because it came in an earlier pass."""
-        given = message.entry.given
-        if given is self._intake.given:
+        return message.entry.given is self._intake.given
+
+    def takes_back(self, message: Message) -> bool:
+        """Whether `holds`; otherwise returns the permit of a message that nobody got."""
+        if self.holds(message):
             return True
-        if given.session == self._intake.session:
+        if message.entry.given.session == self._intake.session:
             self.owe_permits(1)
         return False
 
@@ -297,6 +300,10 @@ class TopicConsumer:
         self._passes.acknowledged_up_to(place)
         if self._unacked is not None:
             self._unacked.remove_up_to(place[:2])
+
+    def refuse_amid_chunks(self, place: Place) -> None:
+        """In a transaction, chunks of a later message cannot be excluded. Raises NotAllowed."""
+        self._acks.refuse_amid_chunks(place[:2])
 
     async def acknowledge_in(
         self, txn: Transaction, messages: Sequence[Message | MessageId]

@@ -154,13 +154,22 @@ class Transaction:
         """See TransactionEnds."""
         self._coordinator.ends.follow(self.txn_id, ended)
 
-    async def is_open(self, other: TxnId, topic: str, subscription: str) -> bool:
-        """Whether another transaction, which this subscription has joined, has not ended."""
+    async def has_committed(self, other: TxnId, topic: str, subscription: str) -> bool | None:
+        """Whether another transaction, which this subscription has joined, may have committed; None
+        while it is open.
+        """
+        ends = (InvalidTxnStatus, TransactionNotFound)
         try:
             await self._coordinator.add_subscription(other, topic, subscription)
-        except (InvalidTxnStatus, TransactionNotFound):
+            return None
+        except ends:
+            pass
+        try:
+            # It has ended, so this changes nothing: the answer says how.
+            await self._coordinator.end(other, commit=False)
             return False
-        return True
+        except ends:
+            return True
 
     def trace(self) -> None:
         """Starts its span; for the client that has begun it and will also end it."""

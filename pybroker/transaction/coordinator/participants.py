@@ -1,7 +1,7 @@
 """Tells the participants of a transaction how it ends, until all have ended it.
 
 The coordinator knows participants only by name; `Participants` reaches them, on this broker or on
-another. A participant that fails is told again after a growing pause, and is listed in `retries`. A
+another. A participant that fails is told again (see repeated_ends), and is listed in `retries`. A
 participant that can never end the transaction counts as ended: it holds nothing of the transaction,
 and waiting for it would keep the transaction from completing.
 
@@ -19,20 +19,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import chain, count, islice, starmap
 from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
+<<<<<<< HEAD
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
+=======
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.repeated_ends import RepeatedEnds
+>>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
 from pybroker.transaction.coordinator.timeline import DecidedEnd
 from pybroker.transaction.this_turn import this_turn
 from pybroker.transaction.txn_status import TxnAction
 
 _AT_ONCE: Final = 200  # of one transaction; telling this many takes a few milliseconds
-_FIRST_RETRY_S: Final = 0.05
-_LAST_RETRY_S: Final = 10.0
 _GIVEN_UP_KEPT: Final = 100
 
 log = logging.getLogger(__name__)
@@ -99,6 +102,8 @@ class ParticipantEnds:
         self._retries: dict[tuple[TxnId, Participant], Retry] = {}
         self._given_up: deque[Retry] = deque(maxlen=_GIVEN_UP_KEPT)
         self._undecided: dict[TxnId, _EndEverywhere] = {}  # told before their decision is durable
+        self._numbers = count()
+        self._repeated: dict[tuple[Participant, TxnAction], RepeatedEnds] = {}
 
     def retries(self) -> list[Retry]:
         return list(self._retries.values())
@@ -133,6 +138,28 @@ class ParticipantEnds:
             self._undecided[transaction.txn_id] = end
             end.begin()
 
+    def next_number(self) -> int:
+        """Orders the ends by decision."""
+        return next(self._numbers)
+
+    def must_queue(self, participant: Participant, action: TxnAction) -> bool:
+        """Whether an earlier end has to be repeated first."""
+        return bool(self._repeated) and (participant, action) in self._repeated
+
+    def repeat(self, end: "_EndAgain") -> None:
+        key = end.participant, end.action
+        if (queue := self._repeated.get(key)) is not None:
+            queue.add(end)
+        else:
+            queue = self._repeated[key] = RepeatedEnds(end)
+            self.tasks.start(self._repeat(key, queue), f"ends of {end.participant} again")
+
+    async def _repeat(self, key: tuple[Participant, TxnAction], queue: RepeatedEnds) -> None:
+        try:
+            await queue.run()
+        finally:
+            del self._repeated[key]
+
     def give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
         log.error("Transaction %s ends without %s: %s", txn_id, participant, error)
         self._given_up.append(Retry(txn_id, participant, 1, str(error)))
@@ -152,6 +179,11 @@ class ParticipantEnds:
         retry.attempts += 1
         retry.last_error = reason
 
+    def note_waiting(self, txn_id: TxnId, participant: Participant) -> None:
+        """It is told when the earlier ends have been repeated."""
+        waits = "waits for earlier ends, which are being repeated"
+        self._retries.setdefault((txn_id, participant), Retry(txn_id, participant, 0, waits))
+
     def forget(self, txn_id: TxnId, participant: Participant) -> None:
         self._retries.pop((txn_id, participant), None)
 
@@ -167,11 +199,12 @@ class _EndEverywhere:
         low_watermark: int,
     ) -> None:
         self._ends = ends
-        self._txn_id = transaction.txn_id
+        self.number = ends.next_number()
+        self.txn_id = transaction.txn_id
         if transaction.end is None:
             transaction.end = DecidedEnd()
         self._decided = transaction.end
-        self._action = action
+        self.action = action
         self._low_watermark = low_watermark
         self._followed: Callable[[], None] | None = None  # set once the decision is durable
         self._told_later: list[Participant] = []  # participants that could not be told before that
@@ -186,11 +219,18 @@ class _EndEverywhere:
         self._retrying = 0
 
     def begin(self) -> None:
+<<<<<<< HEAD
         first = list(islice(self._to_tell, _AT_ONCE))
         self._all_told = len(first) < _AT_ONCE
         for participant in first:
+=======
+        for participant in islice(self._to_tell, _AT_ONCE):
+            if self._ends.must_queue(participant, self.action):
+                self._told_later.append(participant)
+                continue
+>>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
             try:
-                ending = self._start(participant, not_later=True)
+                ending = self.start(participant, not_later=True)
                 assert ending is None or isinstance(ending, asyncio.Future), "the ending begins now"
             except Exception:
                 self._told_later.append(participant)
@@ -231,8 +271,12 @@ class _EndEverywhere:
         if participant is None:
             self._all_told = True
             return
+        if self._ends.must_queue(participant, self.action):
+            self._ends.note_waiting(self.txn_id, participant)
+            self._repeat(participant)
+            return
         try:
-            ending = self._start(participant)
+            ending = self.start(participant)
         except Exception as error:
             self._failed(participant, error)
         else:
@@ -240,16 +284,16 @@ class _EndEverywhere:
 
     def _wait_for(self, participant: Participant, ending: Awaitable[object] | None) -> None:
         if ending is None:
-            self._has_followed_now(participant, None)
+            self.has_followed_now(participant, None)
         elif isinstance(ending, asyncio.Future):
             self._answering += 1
             when_done(ending, partial(self._answered, participant))
         else:
             self._answering += 1
-            self._ends.tasks.start(self._first_time(participant, ending), f"end {self._txn_id}")
+            self._ends.tasks.start(self._first_time(participant, ending), f"end {self.txn_id}")
 
-    def _start(self, participant: Participant, not_later: bool = False) -> Awaitable[object] | None:
-        txn_id, action, low_watermark = self._txn_id, self._action, self._low_watermark
+    def start(self, participant: Participant, not_later: bool = False) -> Awaitable[object] | None:
+        txn_id, action, low_watermark = self.txn_id, self.action, self._low_watermark
         topic, subscription = participant
         ends = self._ends.participants
         if subscription is None:
@@ -263,14 +307,18 @@ class _EndEverywhere:
         if error is not None:
             self._failed(participant, error)
         else:
+<<<<<<< HEAD
             self._decided.note(participant, self._ends.now_ms(), ending.result())
+=======
+            self.has_followed_now(participant, ending.result())
+>>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
         self._answering -= 1
         if not (self._answering and self._all_told):
             self.go_on()
 
     async def _first_time(self, participant: Participant, ending: Awaitable[object]) -> None:
         try:
-            self._has_followed_now(participant, await ending)
+            self.has_followed_now(participant, await ending)
         except Exception as error:
             self._failed(participant, error)
         finally:
@@ -278,7 +326,7 @@ class _EndEverywhere:
         self._answering -= 1
         self.go_on()
 
-    def _has_followed_now(self, participant: Participant, result: object) -> None:
+    def has_followed_now(self, participant: Participant, result: object) -> None:
         self._decided.note(participant, self._ends.now_ms(), result)
 
     def _failed(self, participant: Participant, error: BaseException) -> None:
@@ -286,37 +334,53 @@ class _EndEverywhere:
             self._told_later.append(participant)
             return
         if isinstance(error, CannotParticipate):
-            self._ends.give_up(self._txn_id, participant, error)
+            self._ends.give_up(self.txn_id, participant, error)
             return
         if self._ends.closed:
             return  # the reopened coordinator tells all participants again
-        self._ends.note(self._txn_id, participant, error)
-        self._retrying += 1
-        self._ends.tasks.start(self._retry(participant), f"end {self._txn_id} again")
+        self._ends.note(self.txn_id, participant, error)
+        self._repeat(participant)
 
-    async def _retry(self, participant: Participant) -> None:
-        delay_s = _FIRST_RETRY_S
-        while not await self._has_followed(participant, delay_s):
-            delay_s = min(2 * delay_s, _LAST_RETRY_S)
-        self._ends.forget(self._txn_id, participant)
+    def _repeat(self, participant: Participant) -> None:
+        self._retrying += 1
+        self._ends.repeat(_EndAgain(self, self._ends, participant))
+
+    def followed_at_last(self, participant: Participant) -> None:
+        self._ends.forget(self.txn_id, participant)
         self._retrying -= 1
         self.go_on()
 
-    async def _has_followed(self, participant: Participant, delay_s: float) -> bool:
-        await asyncio.sleep(delay_s)
-        ending, result = None, None
-        try:
-            ending = self._start(participant)
-            if isinstance(ending, asyncio.Future):
-                result = await asyncio.shield(ending)  # others may share the future
-            elif ending is not None:
-                result = await ending
-            self._has_followed_now(participant, result)
-        except CannotParticipate as error:
-            self._ends.give_up(self._txn_id, participant, error)
-        except Exception as error:
-            self._ends.note(self._txn_id, participant, error)
-            return False
-        finally:
-            del ending
-        return True
+
+class _EndAgain:
+    """The end of one transaction at one participant, to be repeated."""
+
+    __slots__ = ("_ends", "_everywhere", "participant")
+
+    def __init__(
+        self, everywhere: _EndEverywhere, ends: ParticipantEnds, participant: Participant
+    ) -> None:
+        self._everywhere, self._ends, self.participant = everywhere, ends, participant
+
+    @property
+    def number(self) -> int:
+        return self._everywhere.number
+
+    @property
+    def action(self) -> TxnAction:
+        return self._everywhere.action
+
+    def tell(self) -> Awaitable[object] | None:
+        return self._everywhere.start(self.participant)
+
+    def answered(self, result: object) -> None:
+        self._everywhere.has_followed_now(self.participant, result)
+        self._everywhere.followed_at_last(self.participant)
+
+    def failed(self, error: BaseException) -> bool:
+        """True if it is to be repeated."""
+        if not isinstance(error, CannotParticipate):
+            self._ends.note(self._everywhere.txn_id, self.participant, error)
+            return True
+        self._ends.give_up(self._everywhere.txn_id, self.participant, error)
+        self._everywhere.followed_at_last(self.participant)
+        return False

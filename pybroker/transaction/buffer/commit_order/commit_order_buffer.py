@@ -385,10 +385,17 @@ class CommitOrderBuffer:
             self._failed(txn_id, transaction, error)
 
     def _failed(self, txn_id: TxnId, transaction: AsideTransaction, error: BaseException) -> None:
-        """The copy is repeated when the END is repeated."""
+        """The copy is repeated when the END is repeated. So are its coordinator's commits behind
+        it, which must not go before it.
+        """
         if self.log_order.give_up_copy(txn_id):
             transaction.given_up = True
+        is_commit = transaction.action is TxnAction.COMMIT
+        later = self._ends.take_commits(txn_id.most) if is_commit else []
         transaction.failed(error)
+        for each in later:
+            if (behind := self.open.get(each)) is not None:
+                behind.failed(error)
 
     def _over(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
         """End a transaction that has no entries in the topic's log."""

@@ -34,6 +34,12 @@ class EndQueue:
             return None
         return queue[0]
 
+    def take_commits(self, most: int) -> list[TxnId]:
+        """Removes the commits of one coordinator."""
+        taken = [txn_id for txn_id in self._commits if txn_id.most == most]
+        self._commits = deque(txn_id for txn_id in self._commits if txn_id.most != most)
+        return taken
+
     def begin(self, ranges: int) -> None:
         """Remove the first transaction: it ends now. `ranges`: the number of its ranges of
         entries.

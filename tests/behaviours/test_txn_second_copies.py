@@ -1,5 +1,5 @@
-"""A cumulative acknowledgement in a transaction of this project's client names what it covers: what
-the application received and has not acknowledged, as it was delivered.
+"""What this project's client knows when it acknowledges cumulatively in a transaction: which
+deliveries of its messages the application means.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,6 @@ from scenario import (
 from pybroker.client import (
     Client,
     ConsumerType,
-    TransactionAborted,
     TransactionConflict,
 )
 
@@ -140,73 +139,6 @@ def test_after_an_abort_the_application_acknowledges_again_or_asks(
     assert_nothing_more(subscribe(client, topic, consumer_type=kind))
 
 
-@SINGLE
-@PUBLISHED
-def test_what_a_dead_consumer_acknowledged_goes_to_its_successor_only_after_an_abort(
-    client: Client, topic: str, kind: ConsumerType, publish: Publish
-) -> None:
-    for commits in (True, False):
-        consumer = subscribe(client, topic, consumer_type=kind)
-        publish(client, topic, 10)
-        left_open = client.new_transaction()
-        consumer.acknowledge_cumulative(receive(consumer, 5)[-1], txn=left_open)
-        consumer.close()
-        successor = subscribe(client, topic, consumer_type=kind)
-        messages = receive(successor, 5)
-        assert data(messages) == [5, 6, 7, 8, 9]
-        acknowledge_up_to(successor, messages[-1], client)
-        if commits:
-            left_open.commit()
-        else:
-            left_open.abort()
-            messages = receive(successor, 5)
-            assert data(messages) == [0, 1, 2, 3, 4]
-            acknowledge_up_to(successor, messages[-1], client)
-        assert_nothing_more(successor)
-        successor.close()
-
-
-@SINGLE
-@PUBLISHED
-def test_what_came_late_is_covered_once_it_was_received(
-    client: Client, topic: str, kind: ConsumerType, publish: Publish
-) -> None:
-    consumer = subscribe(client, topic, consumer_type=kind)
-    publish(client, topic, 6)
-    messages = receive(consumer, 6)
-    single = client.new_transaction()
-    consumer.acknowledge(messages[:2], txn=single)
-    refuses_late = client.new_transaction()
-    consumer.acknowledge_cumulative(messages[3], txn=refuses_late)  # 2 and 3: 0 and 1 are held
-    refuses_late.abort()
-    single.abort()
-    late = receive(consumer, 2)
-    assert data(late) == [0, 1]
-    acknowledge_up_to(consumer, messages[4], client)  # all but the last
-    consumer.close()
-    (last,) = receive(subscribe(client, topic, consumer_type=kind), 1)
-    assert data([last]) == [5]
-
-
-@SINGLE
-def test_what_an_abort_gives_back_is_waited_for(
-    client: Client, topic: str, kind: ConsumerType
-) -> None:
-    """Nobody knows whether the application has worked on the messages that it kept."""
-    consumer = subscribe(client, topic, consumer_type=kind, receiver_queue_size=1)
-    publish(client, topic, 4)
-    messages = receive(consumer, 3)
-    single = client.new_transaction()
-    consumer.acknowledge(messages[0], txn=single)
-    single.abort()
-    refuses(consumer, messages[2], client)
-    came = receive(consumer, 2)
-    assert sorted(data(came)) == [0, 3]
-    acknowledge_up_to(consumer, max(came, key=lambda each: each.message_id()), client)
-    consumer.close()
-    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
-
-
 def test_a_failover_consumer_that_becomes_active_again_does_not_receive_twice(
     client: Client, topic: str
 ) -> None:
@@ -247,7 +179,6 @@ def test_each_partition_is_acknowledged_on_its_own(
 
 
 def test_very_many_are_acknowledged_at_once(client: Client, topic: str) -> None:
-    """More than one command names."""
     count = 20_001
     consumer = subscribe(client, topic)
     publish(client, topic, count, max_pending_messages=count)
@@ -259,26 +190,3 @@ def test_very_many_are_acknowledged_at_once(client: Client, topic: str) -> None:
     consumer.redeliver_unacknowledged_messages()
     assert data(receive(consumer, 1)) == [count - 1]
     assert_nothing_more(consumer)
-
-
-def test_a_transaction_of_which_one_command_was_refused_does_not_commit(
-    client: Client, topic: str
-) -> None:
-    count = 10_010  # two commands
-    first = subscribe(client, topic, consumer_type=ConsumerType.Failover, consumer_name="b")
-    publish(client, topic, count, max_pending_messages=count)
-    messages = receive(first, count)
-    second = subscribe(client, topic, consumer_type=ConsumerType.Failover, consumer_name="a")
-    given = receive(second, count)
-    rival = client.new_transaction()
-    second.acknowledge(given[-3], txn=rival)
-    torn = client.new_transaction()
-    with pytest.raises(TransactionConflict) as refused:
-        first.acknowledge_cumulative(messages[-1], txn=torn)
-    assert "cannot commit any more" in "".join(refused.value.__notes__)
-    with pytest.raises(TransactionAborted):
-        torn.commit()
-    rival.commit()
-    second.redeliver_unacknowledged_messages()
-    assert len(receive(second, count - 1)) == count - 1
-    assert_nothing_more(second)
