@@ -4,7 +4,7 @@ its events. With `--cluster` it simulates several brokers on BookKeeper and ZooK
 The exit code is 1 if a seed broke a promise. Each such seed is printed with the command that
 replays it. The last line counts what was done to the broker. `--save FILE` adds these counts to a
 file while it runs; other runs may save to the same file at the same time. `--table FILE...` prints
-the sum of such files as a table.
+the sum of such files as a table. `--seed N --edn FILE` also writes the seed's history, for Elle.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from brokers import features as of_brokers  # noqa: E402
 from brokers.bugs import BUGS as CLUSTER_BUGS  # noqa: E402
 from brokers.simulation import ClusterSimulation  # noqa: E402
 from bugs import BUGS as BROKER_BUGS  # noqa: E402
+from checks.edn import elle_history  # noqa: E402
 from sim_counts import Chunk, counts_of, save, table  # noqa: E402
 from sim_seed import Report, Simulation  # noqa: E402
 
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     enabled = None if options.features is None else tuple(filter(None, options.features.split(",")))
     if options.seed is not None:
-        return _replay(options.seed, options.bug, enabled, options.cluster)
+        return _replay(options.seed, options.bug, enabled, options.cluster, options.edn)
     return _run_many(options, enabled)
 
 
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"enable these, whatever the seed draws; '' for none; of one broker: "
         f"{', '.join(features.ALL)}; with --cluster: {', '.join(of_brokers.ALL)}",
     )
+    parser.add_argument(
+        "--edn", type=Path, help="with --seed: write its history to this file, for Elle"
+    )
     parser.add_argument("--save", type=Path, help="add the counts to this file, as JSON")
     parser.add_argument(
         "--table", type=Path, nargs="+", help="print the counts of such files, and no more"
@@ -71,10 +75,17 @@ def _simulation(cluster: bool) -> type[Simulation]:
     return ClusterSimulation if cluster else Simulation
 
 
-def _replay(seed: int, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool) -> int:
+def _replay(
+    seed: int, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool, edn: Path | None
+) -> int:
     logging.disable(logging.CRITICAL)
     with BUGS[bug]() if bug else nullcontext():
-        report = _simulation(cluster)(seed, enabled).run()
+        simulation = _simulation(cluster)(seed, enabled)
+        report = simulation.run()
+    if edn is not None:
+        edn.write_text(
+            "".join(f"{line}\n" for line in elle_history(simulation.history, simulation.logs))
+        )
     print(*report.notes, *report.violations, summary(report), sep="\n")
     return 1 if report.violations else 0
 

@@ -72,6 +72,7 @@ class Simulation:
         if self.scenario.retention != -1:
             self.scenario = replace(self.scenario, guards=(*self.scenario.guards, *self._guards()))
         self.history = History()
+        self.logs: Logs = {}  # what the topics hold in the end
         self.broker = self.create_broker()
         self.outputs = [f"out-{kind}" for kind in self.scenario.transformers]
         self.producers: list[Process] = []
@@ -332,7 +333,7 @@ class Simulation:
     def _account(self) -> list[str]:
         of_features = [topic for feature in self.features for topic in feature.topics]
         topics = dict.fromkeys([*self.scenario.topics, *self.outputs, *of_features])
-        logs = self.read_all(self.partitions_of(topics))
+        logs = self.logs = self.read_all(self.partitions_of(topics))
         visible = {read.value for log in logs.values() for read in log}
         found = violations(self.history, logs)
         for transformer in {t.subscription: t for t in self.transformers}.values():
