@@ -106,8 +106,8 @@ class Book:
     acks: list[Ack] = field(default_factory=list)
 
 
-def reason_for(refused: Ack, book: Book) -> str | None:
-    """The excuse for a TransactionConflict."""
+def reason_for(refused: Ack, book: Book, says_all: bool = False) -> str | None:
+    """The excuse for a TransactionConflict. `says_all`: the client leaves nothing to guess."""
     others = [each for each in book.acks if each is not refused and not each.refused]
     rivals = [
         each
@@ -120,7 +120,17 @@ def reason_for(refused: Ack, book: Book) -> str | None:
     if refused.end is None:
         twice = any(each.covers(key) for each in own for key in refused.consumed)
         return "its own transaction has some of it" if twice else None
+    if _goes_no_further(refused.end, own):
+        return "it goes no further than its own transaction"
+    if any(each.end is not None and not refused.sent.is_after(each.txn) for each in rivals):
+        return "another transaction holds cumulatively"
+    if says_all:
+        return None
     return next(_excuses(refused, refused.end, others, rivals, own, book.lives), None)
+
+
+def _goes_no_further(end: Key, own: list[Ack]) -> bool:
+    return any(each.end is not None and each.end >= end for each in own)
 
 
 def _excuses(
@@ -133,11 +143,6 @@ def _excuses(
 ) -> Iterator[str]:
     """For a cumulative one, whose application has nothing that others have."""
     life, sent = refused.life, refused.sent
-    if any(each.end is not None and each.end >= end for each in own):
-        yield "it goes no further than its own transaction"
-    open_rivals = [each for each in rivals if not sent.is_after(each.txn)]
-    if any(each.end is not None for each in open_rivals):
-        yield "another transaction holds cumulatively"
     if any(life.may_be(each) for each in lives):
         yield "it looks like an earlier life"
     if _taken_by_others(life, end, rivals):
@@ -147,7 +152,8 @@ def _excuses(
     if any(_given_back(refused, end, others, own)):
         yield "an aborted transaction held some of it singly"
     known = life.was_given
-    singly = (key for each in open_rivals if each.end is None for key in each.consumed)
+    still_open = (each for each in rivals if not sent.is_after(each.txn))
+    singly = (key for each in still_open if each.end is None for key in each.consumed)
     if end not in known and any(key <= end for key in singly):
         yield "it names what it was not given, and another transaction holds some of it singly"
 

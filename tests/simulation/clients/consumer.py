@@ -1,9 +1,10 @@
-"""A consumer that speaks raw commands like Apache's clients, with control over each of them.
+"""Consumers for workers: a raw one like those of Apache's clients, with control over each command,
+and this project's own.
 
-Like Java's, it keeps its name and consumer id over connections, and its client's request ids only
-rise. It counts epochs: a request for redelivery of everything begins one, and deliveries of an
-earlier one are dropped unseen. While it is not connected, the application goes on receiving what
-had arrived; a new connection clears the queue.
+Like Java's, the raw one keeps its name and consumer id over connections, and its client's request
+ids only rise. It counts epochs: a request for redelivery of everything begins one, and deliveries
+of an earlier one are dropped unseen. While it is not connected, the application goes on receiving
+what had arrived; a new connection clears the queue.
 """
 
 import asyncio
@@ -11,19 +12,26 @@ import contextlib
 import random
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from checks.conflicts import Key
 
+from clients.plain import value_of
 from clients.raw import Gone, RawPeer
+from pybroker.client import Timeout, TransactionConflict
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits, ack_set_words
 from pybroker.wire.frames import CommandFrame
 from pybroker.wire.message_metadata import parse_metadata, payload_of
 
 _U32: Final = struct.Struct(">I")
+
+
+class Conflict(Exception):
+    """The answer to an acknowledgement is TransactionConflict."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,26 +217,91 @@ class RawConsumer:
             if cleared:
                 self._flow(cleared)
 
-    def acknowledge(self, copies: list[Copy], txn_id: Any, cumulative: bool) -> int | None:
-        """Sends the command; its request id, or None if there is no connection."""
+    def acknowledge(self, copies: list[Copy], txn: Any, cumulative: bool) -> int:
+        """Sends the command; its request id. Raises Gone."""
         if self._peer is None or self._peer.lost:
-            return None
+            raise Gone("the consumer is not connected")
         command = pb.CommandAck(
             consumer_id=self.consumer_id,
             ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
-            txnid_most_bits=txn_id.most,
-            txnid_least_bits=txn_id.least,
+            txnid_most_bits=txn.txn_id.most,
+            txnid_least_bits=txn.txn_id.least,
             message_id=[_message_id(copy, cumulative) for copy in copies],
         )
         request_id = next(self.requests)
         self._peer.ask(command, request_id)
         return request_id
 
-    async def answer_to(self, request_id: int) -> Any:
-        """The AckResponse. Raises Gone."""
+    async def answer_to(self, request_id: int) -> None:
+        """Raises Conflict, Gone."""
         if self._peer is None:
             raise Gone("the consumer has lost its connection")
-        return await self._peer.answer_to(request_id)
+        answer = await self._peer.answer_to(request_id)
+        if not answer.HasField("error"):
+            return
+        if answer.error == pb.TransactionConflict:
+            raise Conflict(answer.message)
+        raise Gone(f"{pb.ServerError.Name(answer.error)}: {answer.message}")
+
+
+class OwnConsumer:
+    """The same for this project's client, which reconnects by itself."""
+
+    def __init__(self, subscribed: Callable[[], Awaitable[Any]], topic: str) -> None:
+        self.topic = topic
+        self._subscribed = subscribed
+        self._consumer: Any = None
+        self._messages: dict[Copy, Any] = {}
+        self._asked: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def connected(self) -> bool:
+        return self._consumer is not None
+
+    async def connect(self) -> bool:
+        self._consumer = await self._subscribed()
+        return True
+
+    def cut(self) -> None:
+        """Its connection is the client's, and so closed with it."""
+
+    async def close(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def receive(self, within_s: float) -> Copy | None:
+        if self._consumer is None:
+            return None
+        try:
+            message = await self._consumer.receive(timeout_millis=int(1000 * within_s))
+        except Timeout:
+            return None
+        copy = Copy(message.order_key, message.place[3], value_of(message))
+        self._messages[copy] = message
+        return copy
+
+    def redeliver(self) -> None:
+        if self._consumer is not None:
+            self._consumer.redeliver_unacknowledged_messages()
+
+    def acknowledge(self, copies: list[Copy], txn: Any, cumulative: bool) -> int:
+        self._asked.append(partial(self._acknowledge, copies, txn, cumulative))
+        return len(self._asked) - 1
+
+    async def _acknowledge(self, copies: list[Copy], txn: Any, cumulative: bool) -> None:
+        for copy in copies:
+            message = self._messages[copy]
+            if cumulative:
+                await self._consumer.acknowledge_cumulative(message, txn=txn)
+            else:
+                await self._consumer.acknowledge(message, txn=txn)
+
+    async def answer_to(self, request_id: int) -> None:
+        """Raises Conflict, and the client's errors."""
+        try:
+            await self._asked[request_id]()
+        except TransactionConflict as error:
+            raise Conflict(str(error)) from error
 
 
 def request_ids(rng: random.Random) -> Iterator[int]:
