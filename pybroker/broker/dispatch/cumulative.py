@@ -1,25 +1,21 @@
 """What a cumulative acknowledgement on an Exclusive or Failover subscription covers.
 
 Its client means what it received up to a message and has not consumed. The broker knows what it
-delivered, but not when the acknowledgement was sent. Queues keep order: if the last message was
-delivered once, the client had received everything that was delivered before it, and perhaps what
-was delivered after it. So of each unacknowledged message up to the last one, the acknowledgement
+delivered, but not when the acknowledgement was sent. Of an unacknowledged message up to the last
+one, the acknowledgement
 
-    covers it   if it is the last one, or was not given back by an abort since the client's first
-                pass; if the client was never given the last one, and takes the ids from elsewhere;
-                if it was given back, and delivered before the last one
-    spares it   if a transaction holds it individually; if it was given back and the client was
-                never given it
-    is unclear  otherwise: the client may have had the message before it was given back, or may have
-                received it meanwhile
+    covers it   if it is the last one; if no abort has given it back since the client's first pass;
+                if it was delivered before the last one, which was delivered once; if the client
+                was never given the last one, and takes the ids from elsewhere
+    spares it   if a transaction holds it individually; if an abort has given it back, and the
+                client was never given it
+    is unclear  otherwise: its client may have had it before, or may have received it meanwhile
 
 In a transaction, an unclear acknowledgement is refused: an effect of the transaction would remain
 although the message comes again. Without a transaction it spares the message, which comes again.
 
-Clients silently drop a message before their own last plain cumulative acknowledgement (Java for the
-lifetime of the consumer, also across reconnects). So a message that was delivered before such an
-acknowledgement is unclear, unless a later one goes less far than that: then its client has
-forgotten it.
+Clients silently drop a message before their last plain cumulative acknowledgement (Java also across
+reconnects). Such a message is unclear, unless a later acknowledgement goes less far.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,14 +11,11 @@ the active one, on a reconnect, and on redelivery. So of a life it suffices to k
 went: the present one, the furthest of the earlier ones, and how far two of them went.
 
 A life is tainted by a transaction that takes messages of which its client may have another
-delivery: one that was made to it while another life's transaction takes them, or a second one. If
-the transaction commits, a later cumulative acknowledgement might consume them once more, so it is
-refused until the client requests redelivery. An abort removes the taint.
+delivery. If the transaction commits, a later cumulative acknowledgement might consume them once
+more, so it is refused until the client requests redelivery. An abort removes the taint.
 
 Lives and their taints are stored in the pending-ack log (`LifeRecord`). A restored life may have
-been given everything, twice.
-
-Rules, model and checker: spec/acknowledgements.py.
+been given everything, twice. The model is spec/acknowledgements.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -25,12 +25,8 @@ from typing import Final, NamedTuple, Protocol
 from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
-<<<<<<< HEAD
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-=======
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.coordinator.repeated_ends import RepeatedEnds
->>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
 from pybroker.transaction.coordinator.timeline import DecidedEnd
 from pybroker.transaction.this_turn import this_turn
 from pybroker.transaction.txn_status import TxnAction
@@ -219,16 +215,12 @@ class _EndEverywhere:
         self._retrying = 0
 
     def begin(self) -> None:
-<<<<<<< HEAD
         first = list(islice(self._to_tell, _AT_ONCE))
         self._all_told = len(first) < _AT_ONCE
         for participant in first:
-=======
-        for participant in islice(self._to_tell, _AT_ONCE):
             if self._ends.must_queue(participant, self.action):
                 self._told_later.append(participant)
                 continue
->>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
             try:
                 ending = self.start(participant, not_later=True)
                 assert ending is None or isinstance(ending, asyncio.Future), "the ending begins now"
@@ -307,11 +299,7 @@ class _EndEverywhere:
         if error is not None:
             self._failed(participant, error)
         else:
-<<<<<<< HEAD
             self._decided.note(participant, self._ends.now_ms(), ending.result())
-=======
-            self.has_followed_now(participant, ending.result())
->>>>>>> 6c77871b (Ends that a topic could not complete are repeated in the order of decision, before all later ones)
         self._answering -= 1
         if not (self._answering and self._all_told):
             self.go_on()
