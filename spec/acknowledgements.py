@@ -377,36 +377,44 @@ def _elected(s: State) -> State:
 # What each action stands for in the product. Nothing: it happens in a client, or in the network.
 _DISPATCHER: Final = "pybroker.broker.dispatch.single.SingleActiveDispatcher"
 _SUBSCRIPTION: Final = "pybroker.broker.subscription.Subscription"
+_LIVES: Final = "pybroker.broker.dispatch.lives.Lives"
 _ACKS: Final = "pybroker.broker.transactional_acks.TransactionalAcks"
 _PENDING: Final = "pybroker.transaction.pending_acks.pending_ack.PendingAcks"
 
 Acknowledgements.STANDS_FOR = {
-    "deliver": (f"{_DISPATCHER}.dispatch", "pybroker.broker.dispatch.clients.Client.given"),
+    "deliver": (f"{_DISPATCHER}.dispatch", f"{_LIVES}.given", f"{_LIVES}.delivered"),
     "answer_acknowledgement": (
         f"{_SUBSCRIPTION}.acknowledge_in_transaction",
         f"{_ACKS}.acknowledge",
+        f"{_LIVES}.taken",
         f"{_ACKS}.acknowledge_cumulative",
+        "pybroker.broker.dispatch.cumulative.spared_in_transaction",
     ),
-    "give_again": (f"{_SUBSCRIPTION}.redeliver", f"{_DISPATCHER}.redeliver"),
+    "give_again": (f"{_SUBSCRIPTION}.redeliver", f"{_DISPATCHER}.redeliver", f"{_LIVES}.begin"),
     "time_out": ("pybroker.transaction.coordinator.coordinator.TransactionCoordinator._expired",),
     "receive": (),
     "acknowledge": (),
-    "commit": (f"{_SUBSCRIPTION}.end_transaction", f"{_PENDING}.end"),
-    "abort": (f"{_SUBSCRIPTION}.end_transaction", f"{_ACKS}.restored", f"{_DISPATCHER}.restore"),
+    "commit": (f"{_SUBSCRIPTION}.end_transaction", f"{_PENDING}.end", f"{_LIVES}.commits"),
+    "abort": (f"{_SUBSCRIPTION}.end_transaction", f"{_ACKS}.given_back", f"{_DISPATCHER}.restore"),
     "go_on_after_abort": (),
     "request_redelivery": (),
     "connect": (
         f"{_SUBSCRIPTION}.add_consumer",
         f"{_DISPATCHER}.add",
-        "pybroker.broker.dispatch.clients.Clients.arrive",
+        f"{_LIVES}.arrive",
     ),
     "disconnect": (
         f"{_SUBSCRIPTION}.remove_consumer",
         f"{_DISPATCHER}.remove",
-        "pybroker.broker.dispatch.clients.Clients.leave",
+        f"{_LIVES}.leave",
     ),
     "crash": (f"{_DISPATCHER}.remove",),
-    "unload": (f"{_SUBSCRIPTION}.close", f"{_ACKS}.start_replay", f"{_PENDING}.tell_replayed"),
+    "unload": (
+        f"{_SUBSCRIPTION}.close",
+        f"{_ACKS}.start_replay",
+        f"{_PENDING}.tell_replayed",
+        f"{_LIVES}.restore",
+    ),
 }
 
 

@@ -406,7 +406,7 @@ TransactionEnds.STANDS_FOR = {
     ),
     "tell_there": (
         f"{_PARTICIPANTS}._EndEverywhere._tell_next",
-        f"{_PARTICIPANTS}._EndEverywhere._retry",
+        f"{_PARTICIPANTS}._EndEverywhere._repeat",
     ),
     "hear_from_there": (f"{_PARTICIPANTS}._EndEverywhere._answered",),
     "close": (f"{_COORDINATOR}._end_followed", f"{_STORE}.decide_ended"),

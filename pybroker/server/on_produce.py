@@ -225,10 +225,9 @@ def send(session: Connection, run: SendRun) -> None:
         try:
             if slot.session is not None:
                 joined = fencing.bound(session, slot.session, run.txn_id)
-            if run.txn_id is not None and joined is None:
-                joins = session.services.coordinators.joining
-                if joins.are_any or session.login is not None:
-                    joined = joining(session, slot, run.txn_id)
+            joins = session.services.coordinators.joining.are_any or session.login is not None
+            if run.txn_id is not None and joined is None and joins:
+                joined = joining(session, slot, run.txn_id)
         except PulsarError as error:
             refuse_in_order(session, slot, run, error)
             return
