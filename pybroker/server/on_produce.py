@@ -206,8 +206,7 @@ async def _sent_at_rate(slot: ProducerSlot) -> None:
 
 async def _all_answered(slot: ProducerSlot) -> None:
     if slot.behind is not None:
-        answered = asyncio.Event()
-        slot.behind.append(answered.set)
+        slot.behind.append((answered := asyncio.Event()).set)
         await answered.wait()
 
 
