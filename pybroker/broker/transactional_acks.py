@@ -168,6 +168,8 @@ class TransactionalAcks:
             lives, end = self._reader.require_lives(), self._reader.end
             lives.restore(restored.values(), end, self._cursor.last_acknowledged)
             restored.clear()
+            if (record := opened.cumulative_record) is not None:
+                lives.restore_hold(record)
         if self._reader.lives is not None:
             self._follow(self._reader.lives, opened)
 
@@ -323,10 +325,12 @@ class TransactionalAcks:
         if ack.position > (limit := self._reader.limit):
             raise pending.conflict(txn_id, ack, f"messages after {limit} are not delivered yet")
         lives = self._reader.require_lives()
+        if lives.has_again(life, txn_id, ack):
+            raise pending.conflict(txn_id, ack, _consumed(txn_id))
         spared = self._spared(pending, txn_id, ack, life, clear)
-        end_is_late = any(each.was_given for each in lives.given_back.of(ack.position))
-        done = pending.acknowledge_cumulative(txn_id, ack, spared)
-        lives.holds(life, txn_id, ack, end_is_late)
+        is_clear = lives.is_clear(life, ack)
+        done = pending.acknowledge_cumulative(txn_id, ack, spared, life.number, is_clear)
+        lives.holds(life, txn_id, ack, is_clear)
         return done
 
     def _spared(

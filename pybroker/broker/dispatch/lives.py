@@ -317,15 +317,36 @@ class Lives:
                 if part.bits & bits and part.was_given and life.oldest <= part.held_at:
                     life.taint(txn_id, ack.first)
 
-    def holds(self, life: Life, txn_id: TxnId, ack: PendingAck, is_late: bool) -> None:
-        """Its client has acknowledged cumulatively in the transaction. `is_late`: the last message
-        was given back and delivered late.
+    def is_clear(self, life: Life, ack: PendingAck) -> bool:
+        """Whether its client has received everything from earlier passes before the last message
+        that it acknowledges cumulatively.
         """
+        late = any(part.was_given for part in self.given_back.of(ack.position))
+        return ack.position >= life.before and not late
+
+    def has_again(self, life: Life, txn_id: TxnId, ack: PendingAck) -> bool:
+        """Whether its client, which acknowledges further in the transaction, was given again what
+        it has acknowledged there.
+        """
+        if life.holds != txn_id or ack.position >= max(life.before, self.given(life)):
+            return False
+        twice = max(life.twice, min(life.before, self.given(life)))
+        return twice > max(self._first(), life.clear_to)
+
+    def holds(self, life: Life, txn_id: TxnId, ack: PendingAck, is_clear: bool) -> None:
+        """Its client has acknowledged cumulatively in the transaction."""
         life.holds, life.holds_to, life.clear_to = txn_id, ack.reach, EARLIEST
-        if ack.position >= life.before and not is_late:
-            # Its client has received everything from earlier passes before that message.
+        if is_clear:
             life.clear_to, life.twice = self.given(life), EARLIEST
             life.taints.pop(txn_id, None)
+
+    def restore_hold(self, record: AckRecord) -> None:
+        """The transaction was open when the subscription was unloaded."""
+        for life in self:
+            if life.number == record.life:
+                life.holds, life.holds_to = record.txn_id, record.last.reach
+                if record.is_clear:
+                    life.twice = EARLIEST
 
     def commits(self, record: AckRecord) -> None:
         """The transaction, which has acknowledged cumulatively, commits. Call this before the

@@ -205,9 +205,7 @@ class PendingAcks:
         return self._state.pending_indexes(position)
 
     def left_by(self, txn_id: TxnId, position: Position) -> int:
-        """What the transaction's cumulative acknowledgement does not cover of the entry, as
-        bits.
-        """
+        """The bits of the entry that its cumulative acknowledgement does not cover."""
         held = self._state.transactions.get(txn_id)
         if held is None or not held.cumulative:
             return ALL_INDEXES
@@ -228,6 +226,10 @@ class PendingAcks:
     def first_pending(self) -> Position | None:
         """The first entry of which open transactions have acknowledged at least a part."""
         return self._state.first()
+
+    @property
+    def cumulative_record(self) -> AckRecord | None:
+        return self._state.cumulative_record()
 
     @property
     def cumulative_position(self) -> Position | None:
@@ -267,14 +269,19 @@ class PendingAcks:
         return self._log(AckRecord(txn_id, False, acks), self._give_back, withheld)
 
     def acknowledge_cumulative(
-        self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
+        self,
+        txn_id: TxnId,
+        ack: PendingAck,
+        not_given: Mapping[Position, Held] = NOTHING_HELD,
+        life: int = 0,
+        is_clear: bool = False,
     ) -> asyncio.Future[None]:
         """Like `acknowledge`, for everything up to `ack`, except the messages that other
         transactions hold individually and those `not_given` to the consumer for that reason.
         """
         self._check(txn_id, [ack])
         try:
-            record = self._state.take_cumulative(txn_id, ack, not_given)
+            record = self._state.take_cumulative(txn_id, ack, not_given, life, is_clear)
         except Conflict as conflict:
             raise self.conflict(txn_id, ack, conflict.reason) from None
         durable = partial(self._state.forget_before, record)

@@ -102,6 +102,10 @@ class AckRecord:
     cumulative: bool
     acks: Sequence[PendingAck]
     spared: Mapping[Position, Held] = field(default_factory=lambda: NOTHING_HELD)
+    # The life that acknowledged cumulatively, and whether it had received every earlier delivery
+    # of what it acknowledged. 0: unknown, in logs of earlier versions.
+    life: int = 0
+    is_clear: bool = False
 
     @property
     def last(self) -> PendingAck:

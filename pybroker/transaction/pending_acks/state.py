@@ -35,6 +35,7 @@ from pybroker.transaction.pending_acks.records import (
     Record,
     indexes_in_words,
 )
+from pybroker.transaction.pending_acks.runs import runs
 from pybroker.transaction.txn_status import TxnAction
 
 _ACKS_PER_RECORD: Final = 500
@@ -120,9 +121,12 @@ class PendingAckState:
     def size(self) -> int:
         return len(self._whole) + len(self._indexes) + len(self.transactions)
 
-    def cumulative(self) -> PendingAck | None:
+    def cumulative_record(self) -> AckRecord | None:
         owner = self._cumulative_owner
-        return None if owner is None else self.transactions[owner].cumulative[-1].last
+        return None if owner is None else self.transactions[owner].cumulative[-1]
+
+    def cumulative(self) -> PendingAck | None:
+        return None if (record := self.cumulative_record()) is None else record.last
 
     def first(self) -> Position | None:
         """The first entry of which at least a part is pending."""
@@ -216,7 +220,12 @@ class PendingAckState:
     # Cumulative acknowledgements
 
     def take_cumulative(
-        self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
+        self,
+        txn_id: TxnId,
+        ack: PendingAck,
+        not_given: Mapping[Position, Held] = NOTHING_HELD,
+        life: int = 0,
+        is_clear: bool = False,
     ) -> AckRecord:
         """Take everything up to `ack`, except the messages that other transactions hold
         individually and those `not_given`: these are `spared` in the returned record. Raises
@@ -232,7 +241,7 @@ class PendingAckState:
                 f"transactions, or were and are not redelivered yet, and at most {MOST_SPARED} may "
                 "be: acknowledge each message individually",
             )
-        record = AckRecord(txn_id, True, (ack,), spared)
+        record = AckRecord(txn_id, True, (ack,), spared, life, is_clear)
         self.hold_cumulative(record)
         return record
 
@@ -359,7 +368,7 @@ class PendingAckState:
 
     def _acknowledge(self, positions: Iterable[Position]) -> None:
         cursor = self._cursor
-        for ledger_id, first, until in _runs(positions):
+        for ledger_id, first, until in runs(positions):
             if first == until or (ledger_id, first) <= cursor.mark_delete_position:
                 for entry_id in range(first, until + 1):
                     cursor.delete(ledger_id, entry_id)
@@ -470,21 +479,6 @@ class PendingAckState:
 def acked_bits(left: int, batch_size: int) -> int:
     """The acknowledged indexes of a batch, as bits: those not in `left`."""
     return ~left & ((1 << batch_size) - 1)
-
-
-def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
-    """Runs of consecutive entries, in the order of `positions`: ledger, first, last."""
-    ledger_id, first, last = -1, 0, -1
-    for position in positions:
-        if position.entry_id == last + 1 and position.ledger_id == ledger_id:
-            last += 1
-            continue
-        if ledger_id >= 0:
-            yield ledger_id, first, last
-        ledger_id, first = position
-        last = first
-    if ledger_id >= 0:
-        yield ledger_id, first, last
 
 
 def _take_back(

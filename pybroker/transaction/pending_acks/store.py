@@ -42,6 +42,7 @@ class _Operation(enum.IntEnum):
     CUMULATIVE_SPARING = 4  # CUMULATIVE, with the spared messages
     PASSED_OVER = 5  # belongs to no transaction
     LIFE = 6  # nor does this
+    CUMULATIVE_OF_LIFE = 7  # CUMULATIVE_SPARING, with the life
 
 
 _OPERATIONS: Final = frozenset(_Operation)
@@ -66,7 +67,9 @@ def encode_entry(records: Sequence[Record]) -> bytes:
         else:
             _write_head(out, _ack_operation(record), record.txn_id)
             _write_acks(out, record.acks)
-            if record.spared:
+            if record.life:
+                out.numbers((record.life, record.is_clear))
+            if record.spared or record.life:
                 _write_held(out, record.spared)
     return out.getvalue()
 
@@ -74,6 +77,8 @@ def encode_entry(records: Sequence[Record]) -> bytes:
 def _ack_operation(record: AckRecord) -> _Operation:
     if not record.cumulative:
         return _Operation.INDIVIDUAL
+    if record.life:
+        return _Operation.CUMULATIVE_OF_LIFE
     return _Operation.CUMULATIVE_SPARING if record.spared else _Operation.CUMULATIVE
 
 
@@ -141,6 +146,9 @@ def _read_record(data: Reader, source: str) -> Record:
     if operation is _Operation.ABORT:
         return EndRecord(txn_id, TxnAction.ABORT)
     acks = _read_acks(data)
+    if operation is _Operation.CUMULATIVE_OF_LIFE:
+        life, is_clear = data.numbers(2)
+        return AckRecord(txn_id, True, acks, _read_held(data), life, bool(is_clear))
     spared = _read_held(data) if operation is _Operation.CUMULATIVE_SPARING else {}
     return AckRecord(txn_id, operation is not _Operation.INDIVIDUAL, acks, spared)
 
