@@ -1,13 +1,15 @@
 """The pipelines of examples/simulated: each wrong one fails, and the right one passes."""
 
 import runpy
-from pathlib import Path
+import subprocess
 
 import pytest
+from documents import ROOT, blocks
+from typed_commands import environment_with_pybroker
 
 from pybroker.simulation import BrokenPromise, simulate
 
-FOLDER = Path(__file__).parents[2] / "examples/simulated"
+FOLDER = ROOT / "examples/simulated"
 WRONG = {
     "ack_before_send": "LOST",
     "dedup_by_memory": "DOUBLED",
@@ -32,6 +34,21 @@ def test_a_wrong_pipeline_is_found_within_200_seeds_and_shrunk_to_three_faults(n
     assert outcome.violations[0].kind == WRONG[name]
     assert len(outcome.chosen) <= 3
     assert f"pybroker simulate MODULE:FUNCTION --seed {outcome.seed}" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_examples_page_finds_what_is_wrong(tmp_path):
+    (block,) = blocks(ROOT / "examples/simulated/README.md")
+    ended = subprocess.run(
+        block.text.split(),
+        cwd=ROOT,
+        env=environment_with_pybroker(tmp_path / "bin"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert WRONG["send_then_ack"] in ended.stdout
 
 
 @pytest.mark.slow

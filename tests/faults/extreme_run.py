@@ -149,14 +149,15 @@ def memory_mib(pid: int) -> int:
 class Run:
     """Sends extreme values to one broker; if `measured`, records the loop's worst lag for each."""
 
-    def __init__(self, broker: BrokerProcess, measured: bool) -> None:
+    def __init__(self, broker: BrokerProcess, measured: bool, every: int = 1) -> None:
         self._broker = broker
         self._measured = measured
+        self._every = every
         self.lags: list[tuple[float, str]] = []
 
     def commands(self) -> None:
         attacker = Attacker(self._broker.service_url)
-        cases = _shuffled(extremes.cases())
+        cases = _shuffled(extremes.cases())[:: self._every]
         self._measure([(case.name, partial(attacker.send, case.data)) for case in cases])
         attacker.close()
 
@@ -170,7 +171,7 @@ class Run:
                 failed.append(name)
 
         works: list[tuple[str, Work]] = []
-        for request in _shuffled(extremes.requests()):
+        for request in _shuffled(extremes.requests())[:: self._every]:
             name = f"{request.method} {request.path[:100]} {request.body[:60]!r}"
             works.append((name, partial(ask, name, request)))
         self._measure(works)
@@ -210,11 +211,11 @@ def _shuffled(items: Iterator[T]) -> list[T]:
     return found
 
 
-def attack(measured: bool) -> tuple[list[str], Run]:
-    """The failures, and the run."""
+def attack(measured: bool, every: int = 1) -> tuple[list[str], Run]:
+    """The failures, and the run. Of the values, each `every`-th is tried."""
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "wb") as log:
         with BrokerProcess(Path(folder, "data"), log=log) as broker:
-            run, faults = Run(broker, measured), []
+            run, faults = Run(broker, measured, every), []
             run._prepare(Asker(broker.admin_url))
             bystander = Bystander(broker.service_url)
             before = memory_mib(broker.pid)
@@ -234,8 +235,10 @@ def attack(measured: bool) -> tuple[list[str], Run]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--longest-stall-ms", type=float, default=LONGEST_STALL_S * 1000)
-    limit_s = parser.parse_args().longest_stall_ms / 1000
-    faults, run = attack(measured=True)
+    parser.add_argument("--every", type=int, default=1, help="try each N-th value only (1: all)")
+    options = parser.parse_args()
+    limit_s = options.longest_stall_ms / 1000
+    faults, run = attack(measured=True, every=options.every)
     run.lags.sort(reverse=True)
     for lag_s, name in run.lags[:20]:
         print(f"{lag_s * 1000:7.1f} ms  {name}")

@@ -1,33 +1,24 @@
-"""The code blocks of README and docs, and how each is run.
+"""The code blocks of README, docs and examples, and how each is run.
 
 A comment above a block exempts it from the block runner:
 
     <!-- runs in tests/x/test_y.py -->    a separate test runs it
     <!-- shows output -->                 output, which readers do not type
-    <!-- not run: docker -->              one of the REASONS, whose pattern every such block matches
+    <!-- not run: docker -->              why not: left_out.py
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+EXAMPLES: Final = (ROOT / "examples/README.md", ROOT / "examples/simulated/README.md")
 RUNS_IN: Final = re.compile(r"runs in (tests/[\w/]+\.py)")
 OUTPUT: Final = "shows output"
 NOT_RUN: Final = re.compile(r"not run: (.+)")
 
-# Reasons for not running a block, with a pattern that every such block matches.
-REASONS: Final[Mapping[str, str]] = {
-    "make": r"^make ",  # would run all tests, including this one
-    "docker": r"^docker |PulsarContainer|pulsar\.Run\(",
-    "root": r"/etc/systemd",
-    "Prometheus": r"^scrape_configs:",
-    "Spark cluster": r"spark-submit|venv-pack",
-    "cluster": r"\bzk:\w|^pybroker hand-over",  # of ZooKeeper and bookies
-}
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT: Final = re.compile(r"<!-- (.*) -->\n\Z")
 
@@ -62,4 +53,4 @@ def blocks(document: Path) -> list[Block]:
 
 
 def all_blocks() -> list[Block]:
-    return [block for document in DOCUMENTS for block in blocks(document)]
+    return [block for document in (*DOCUMENTS, *EXAMPLES) for block in blocks(document)]

@@ -13,7 +13,18 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from documents import DOCUMENTS, NOT_RUN, OUTPUT, REASONS, ROOT, RUNS_IN, Block, all_blocks, blocks
+from documents import (
+    DOCUMENTS,
+    EXAMPLES,
+    NOT_RUN,
+    OUTPUT,
+    ROOT,
+    RUNS_IN,
+    Block,
+    all_blocks,
+    blocks,
+)
+from left_out import BLOCKS
 from typed_commands import environment_with_pybroker
 
 LIMIT_S = 60.0
@@ -128,24 +139,35 @@ def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path
 @pytest.mark.parametrize("block", [b for b in all_blocks() if b.declared], ids=str)
 def test_a_block_that_is_left_out_says_why_and_that_is_so(block: Block) -> None:
     if (elsewhere := RUNS_IN.fullmatch(block.declared)) is not None:
-        assert Path(block.document).name in (ROOT / elsewhere[1]).read_text()
+        test, path = (ROOT / elsewhere[1]).read_text(), Path(block.document)
+        assert (path.name if path.parts[0] in ("README.md", "docs") else str(path)) in test
+        assert re.search(r"^(async )?def test_", test, re.MULTILINE)
     elif (reason := NOT_RUN.fullmatch(block.declared)) is not None:
-        assert reason[1] in REASONS, f"reasons are {', '.join(REASONS)}"
-        assert re.search(REASONS[reason[1]], block.text, re.MULTILINE)
+        assert reason[1] in BLOCKS, f"reasons are {', '.join(BLOCKS)}"
+        assert re.search(BLOCKS[reason[1]].pattern, block.text, re.MULTILINE)
     else:
         assert block.declared == OUTPUT
         assert not re.search(r"^(pybroker|pip|curl|seq|import|from) ", block.text, re.MULTILINE)
 
 
+def test_the_examples_blocks_run_in_tests_of_their_own() -> None:
+    assert all(block.declared for document in EXAMPLES for block in blocks(document))
+
+
+def test_each_reason_for_leaving_blocks_out_is_one_of_some_block() -> None:
+    found = (NOT_RUN.fullmatch(block.declared) for block in all_blocks())
+    assert {reason[1] for reason in found if reason is not None} == set(BLOCKS)
+
+
 def test_every_fence_of_a_document_is_found() -> None:
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, *EXAMPLES):
         fences = re.findall(r"^ *```", document.read_text(), re.MULTILINE)
         assert len(fences) == 2 * len(blocks(document)), document.name
 
 
 def test_examples_are_fenced() -> None:
     """An indented one would neither be found nor run."""
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, *EXAMPLES):
         outside = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.M | re.S)
         assert not re.findall(r"\n\n    \S.*", outside), document.name
 
@@ -153,7 +175,7 @@ def test_examples_are_fenced() -> None:
 def test_most_of_the_readme_runs() -> None:
     left_out = [b for b in blocks(ROOT / "README.md") if b.declared]
     assert {b.declared for b in left_out} == {
-        "not run: make",
+        "runs in tests/tidy/test_make_targets.py",
         "runs in tests/demo/test_quick_demo.py",
     }
 
