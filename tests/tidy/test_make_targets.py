@@ -28,6 +28,7 @@ SMALLEST: Final[Mapping[str, str]] = {
     "help": "",
     "bench": "publish-100b --runs 1 --scale 0.001",
     "simulate": "--seeds 2 --jobs 1",
+    "spec": "fencing",
     "kill-rounds": "--rounds 1",
     "extremes": "--every 200 --longest-stall-ms 60000",
     "mutate": "pybroker/transaction/this_turn.py --tests tests/transaction/test_txn_this_turn.py "
@@ -69,7 +70,7 @@ def made(target: str, arguments: str = "", folder: Path = ROOT) -> str:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The sources, without what was installed or built."""
-    kept = (".ci", "docker", "docs", "examples", "managed_ledger", "pybroker", "tests")
+    kept = (".ci", "docker", "docs", "examples", "managed_ledger", "pybroker", "spec", "tests")
     for name in kept:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.iterdir():
