@@ -146,14 +146,14 @@ def test_what_files_lack_is_known_and_said_at_the_start(caplog: pytest.LogCaptur
 def test_a_new_data_directory_says_its_format_before_it_holds_anything() -> None:
     disk = FaultyDisk()
     recovered(disk)
-    assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 2\n")
+    assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 3\n")
     assert recovered(disk).items == {}
 
 
-def test_a_directory_of_the_first_format_is_read_and_says_the_second_from_then_on() -> None:
+def test_a_directory_of_the_first_format_is_read_and_says_the_latest_from_then_on() -> None:
     disk = with_journals(FaultyDisk(), 3, [Put("b", Versioned(b"2", 0), NOBODY)])  # type: ignore[arg-type]
     snapshot.write(disk, Snapshot(3, 0, [], [("a", Versioned(b"1", 0))]))
-    line = b"pybroker data directory, format 2\n"
+    line = b"pybroker data directory, format 3\n"
     old = b"PBS1" + bytes(disk.files[snapshot.NAME]).removeprefix(line)
     disk.files[snapshot.NAME] = bytearray(old)
     for _ in range(2):
@@ -168,16 +168,16 @@ def test_a_directory_of_journals_alone_says_its_format_too() -> None:
     disk = with_journals(FaultyDisk(), 1, [created(0), appended(0, 0, b"x")])
     for _ in range(2):
         assert recovered(disk).ledgers[0].tail.entries == [b"x"]
-        assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 2\n")
+        assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 3\n")
 
 
 @pytest.mark.parametrize("reads_as_before", [False, True])
 def test_a_directory_of_a_later_format_is_refused_and_left_as_it_is(reads_as_before: bool) -> None:
     disk = with_journals(FaultyDisk(), 1, [created(0)])
-    later = b"pybroker data directory, format 3\nand what nobody can read yet"
+    later = b"pybroker data directory, format 4\nand what nobody can read yet"
     if reads_as_before:  # later journals may still differ in meaning
         snapshot.write(disk, Snapshot(1, 0, [], []))
-        later = bytes(disk.files[snapshot.NAME]).replace(b"format 2", b"format 3")
+        later = bytes(disk.files[snapshot.NAME]).replace(b"format 3", b"format 4")
     disk.files[snapshot.NAME] = bytearray(later)
     before = disk.contents()
     with pytest.raises(NewerFormat):

@@ -189,7 +189,7 @@ SNAPSHOT_BODY = (
 def test_the_bytes_of_a_snapshot_stay_what_they_are():
     body = bytes.fromhex(SNAPSHOT_BODY)
     header = crc32c(body).to_bytes(4, "little") + len(body).to_bytes(8, "little")
-    data = b"pybroker data directory, format 2\n" + header + body
+    data = b"pybroker data directory, format 3\n" + header + body
     assert snapshot.encode(SNAPSHOT) == data
     assert snapshot.decode(data) == SNAPSHOT
     for size in range(len(data)):
@@ -211,13 +211,13 @@ def test_a_snapshot_of_the_first_format_is_read():
 
 @pytest.mark.parametrize("found", [0, 1])
 def test_a_format_that_no_version_wrote_is_damage(found):
-    data = snapshot.encode(SNAPSHOT).replace(b"format 2", b"format %d" % found)
+    data = snapshot.encode(SNAPSHOT).replace(b"format 3", b"format %d" % found)
     with pytest.raises(CorruptStorage):
         snapshot.decode(data)
 
 
 def test_a_later_format_is_refused_whatever_follows():
-    with pytest.raises(NewerFormat, match=r"has format 10, .*formats up to 2: start the later"):
+    with pytest.raises(NewerFormat, match=r"has format 10, .*formats up to 3: start the later"):
         snapshot.decode(b"pybroker data directory, format 10\nin a way of its own")
 
 

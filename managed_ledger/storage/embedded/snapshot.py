@@ -26,7 +26,7 @@ from managed_ledger.storage.embedded.ledger_files import FlushedPart
 FOLDER: Final = "metadata"
 NAME: Final = "metadata/snapshot"
 NEW_NAME: Final = "metadata/snapshot.new"
-FORMAT: Final = 2
+FORMAT: Final = 3
 FIRST_FORMAT: Final = 1  # without a line; begins with:
 _FIRST_MAGIC: Final = b"PBS1"
 _FORMAT_LINE: Final = re.compile(rb"pybroker data directory, format (\d{1,9})\n")
