@@ -110,7 +110,7 @@ class Simulation:
                 self._rest()
                 found = self._account()
         except (Stuck, OutOfSteps) as error:
-            found = [f"STUCK: {error}"]
+            found = [*self.history.failures, f"STUCK: {error}"]
         except (PulsarException, errors.PulsarError) as error:
             found = [f"REFUSED THE AUDITOR: {error!r}"]
         except Exception as error:

@@ -43,18 +43,24 @@ class Life:
     since: Moment  # it has nothing that it was given before
     subscribed: list[int] = field(default_factory=list)  # the request ids
     passes: list[set[Key]] = field(default_factory=list)  # what arrived, in each since then
-    loads: set[int] = field(default_factory=set)  # of the topic: an unload forgets passes
+    loads: list[int] = field(default_factory=list)  # of the topic, in these passes
+    # The load of the topic when it asked for redelivery, until the broker has followed.
+    asked_in: int | None = None
+    unsure: bool = False  # it asked when the broker was about to forget what it knew before
 
-    def forget(self, now: Moment) -> None:
+    def forget(self, now: Moment, load: int) -> None:
         """It drops all that it has, and tells the broker so, before it is given any more."""
-        self.since = now
-        self.passes, self.loads = [], set()
+        self.since, self.unsure = now, False
+        self.asked_in = self.asked_in or load
+        self.passes, self.loads = [], []
 
     def begin_pass(self, load: int) -> None:
         self.passes.append(set())
-        self.loads.add(load)
+        self.loads.append(load)
+        self.unsure = self.unsure or self.asked_in not in (None, load)
 
     def given(self, key: Key) -> None:
+        self.asked_in = None
         if not self.passes:
             self.passes.append(set())
         self.passes[-1].add(key)
@@ -143,6 +149,8 @@ def _excuses(
 ) -> Iterator[str]:
     """For a cumulative one, whose application has nothing that others have."""
     life, sent = refused.life, refused.sent
+    if life.unsure:
+        yield "it asked for redelivery while the topic was being loaded anew"
     if any(life.may_be(each) for each in lives):
         yield "it looks like an earlier life"
     if _taken_by_others(life, end, rivals):
@@ -167,7 +175,7 @@ def _taken_by_others(life: Life, end: Key, rivals: list[Ack]) -> bool:
 
 def _taken_by_itself(life: Life, end: Key, rivals: list[Ack]) -> bool:
     taken = [each for each in rivals if each.life is life]
-    if len(life.passes) > 2 or len(life.loads) > 1:
+    if len(life.passes) > 2 or len({*life.loads}) > 1:
         return bool(taken)
     again = life.passes[1] if len(life.passes) == 2 else set()
     return any(each.covers(key) for each in taken for key in again if key <= end)

@@ -28,6 +28,7 @@ from pybroker.wire.frames import CommandFrame
 from pybroker.wire.message_metadata import parse_metadata, payload_of
 
 _U32: Final = struct.Struct(">I")
+DEAD_AFTER_S: Final = 60.0  # the broker pings twice in this time
 
 
 class Conflict(Exception):
@@ -45,8 +46,10 @@ class Copy:
 
 class _Peer(RawPeer):
     owner: "RawConsumer | None" = None
+    heard_s = 0.0
 
     def data_received(self, data: bytes) -> None:
+        self.heard_s = asyncio.get_running_loop().time()
         for frame in self._decoder.receive(data):
             if isinstance(frame, CommandFrame):
                 self._hear(frame)
@@ -106,6 +109,10 @@ class RawConsumer:
 
     @property
     def connected(self) -> bool:
+        """False also if nothing is heard any more, not even a PING."""
+        peer = self._peer
+        if peer is not None and asyncio.get_running_loop().time() - peer.heard_s > DEAD_AFTER_S:
+            self.cut()
         return self._peer is not None and not self._peer.lost
 
     # -- connections

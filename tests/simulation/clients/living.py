@@ -120,13 +120,15 @@ class Group:
         return None if any(name.startswith("of ") for name in names) else frozenset(names)
 
     def load(self, topic: str) -> int:
-        """Counts how often the topic was loaded, as far as anybody looked."""
+        """Counts how often the topic was loaded, as far as anybody looked; from 1 on. While it is
+        not loaded, the last one counts.
+        """
         seen, count = self._loads.get(topic, (lambda: None, 0))
         served = self.broker.topics.serving(TopicName.parse(topic)) if self.broker.serving else None
-        if served is None or seen() is not served:
+        if served is not None and seen() is not served:
             count += 1
-            self._loads[topic] = (lambda: None) if served is None else weakref.ref(served), count
-        return count
+            self._loads[topic] = weakref.ref(served), count
+        return count or 1
 
     def judge(self, ack: Ack, topic: str, message: str) -> None:
         counts = self.history.counts
@@ -252,7 +254,7 @@ class Worker(Transacting):
         for hand in self.hands:
             if not keeps:
                 hand.drop_all()
-            hand.life.forget(now)
+            hand.life.forget(now, self.group.load(hand.consumer.topic))
             hand.consumer.redeliver()
 
     async def _receive(self, client: Any) -> None:
