@@ -44,20 +44,21 @@ class Life:
     subscribed: list[int] = field(default_factory=list)  # the request ids
     passes: list[set[Key]] = field(default_factory=list)  # what arrived, in each since then
     loads: list[int] = field(default_factory=list)  # of the topic, in these passes
-    # The load of the topic when it asked for redelivery, until the broker has followed.
-    asked_in: int | None = None
+    known_in: int | None = None  # the load of the topic in which it has subscribed
+    asked_in: int | None = None  # the same, when it asked for redelivery, until that is followed
     unsure: bool = False  # it asked when the broker was about to forget what it knew before
 
-    def forget(self, now: Moment, load: int) -> None:
+    def forget(self, now: Moment) -> None:
         """It drops all that it has, and tells the broker so, before it is given any more."""
         self.since, self.unsure = now, False
-        self.asked_in = self.asked_in or load
+        self.asked_in = self.asked_in or self.known_in
         self.passes, self.loads = [], []
 
     def begin_pass(self, load: int) -> None:
         self.passes.append(set())
         self.loads.append(load)
         self.unsure = self.unsure or self.asked_in not in (None, load)
+        self.known_in = load
 
     def given(self, key: Key) -> None:
         self.asked_in = None

@@ -220,6 +220,8 @@ class Worker(Transacting):
                 self.note(f"subscribes to {hand.consumer.topic} as {self.consumer_name!r}")
                 done = await hand.consumer.connect()
                 self.note("is subscribed" if done else "is not subscribed")
+                if done:
+                    hand.life.known_in = self.group.load(hand.consumer.topic)
 
     async def _trouble(self, client: Any) -> None:
         if self.rng.random() < self.manners.dies:
@@ -254,7 +256,7 @@ class Worker(Transacting):
         for hand in self.hands:
             if not keeps:
                 hand.drop_all()
-            hand.life.forget(now, self.group.load(hand.consumer.topic))
+            hand.life.forget(now)
             hand.consumer.redeliver()
 
     async def _receive(self, client: Any) -> None:
