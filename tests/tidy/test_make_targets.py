@@ -50,13 +50,19 @@ IN_A_COPY: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+def environment() -> dict[str, str]:
+    """As in a shell, without what pytest and the `make` that started it tell their children."""
+    foreign = ("PYTEST", "MAKE", "MFLAGS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
 def made(target: str, arguments: str = "", folder: Path = ROOT) -> str:
     """What `make` prints. It uses this Python, and installs nothing."""
     command = ["make", "--no-print-directory", "-o", ".venv/test", f"PY={sys.executable}", target]
     ended = subprocess.run(
         [*command, *([f"ARGS={arguments}"] if arguments else [])],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -143,11 +149,11 @@ def test_what_a_target_writes_is_in_the_checkout(target: str, copy: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_release_is_built_and_cleaned_away(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the copy has no commits
+def test_a_release_is_built_and_cleaned_away(copy: Path) -> None:
+    dated = {"SOURCE_DATE_EPOCH": "1700000000"}  # the copy has no commits
     before = {path.name for path in copy.iterdir()}
     command = ["make", "--no-print-directory", f"PYTHON={sys.executable}", "release"]
-    subprocess.run(command, cwd=copy, check=True)
+    subprocess.run(command, cwd=copy, env=environment() | dated, check=True)
     assert {path.suffix for path in (copy / "dist").iterdir()} == {".whl", ".gz", ".json"}
     made("clean", folder=copy)
     assert {path.name for path in copy.iterdir()} <= before
