@@ -163,3 +163,20 @@ def test_who_asks_for_redelivery_while_the_topic_is_unloaded_may_not_be_understo
     only.begin_pass(2)
     only.given(M1)
     assert reason(up_to(M1, only, Txn("t2", "t2"), at(8, "t2"))) is not None
+
+
+def test_what_came_late_a_second_time_is_an_excuse_although_it_is_settled():
+    only = life(M0, M1, M0)
+    first = singly(only, aborted("t1", 5), at(4), M0)
+    again = singly(only, committed("t2", 7), at(6), M0)
+    assert reason(up_to(M1, only, Txn("t3", "t3"), at(8, "t3")), first, again) is not None
+
+
+def test_who_subscribed_before_an_unload_has_an_excuse_although_it_was_given_nothing_then():
+    only = Life("", 0, BEGIN, [1, 2])
+    only.is_known_in(1)
+    only.begin_pass(2)
+    only.given(M0)
+    only.given(M1)
+    first = up_to(M0, only, committed("t1", 5), at(4))
+    assert reason(up_to(M1, only, Txn("t2", "t2"), at(6, "t2")), first) is not None

@@ -43,7 +43,8 @@ class Life:
     since: Moment  # it has nothing that it was given before
     subscribed: list[int] = field(default_factory=list)  # the request ids
     passes: list[set[Key]] = field(default_factory=list)  # what arrived, in each since then
-    loads: list[int] = field(default_factory=list)  # of the topic, in these passes
+    twice: set[Key] = field(default_factory=set)  # what arrived twice in one pass
+    loads: list[int] = field(default_factory=list)  # of the topic, in which it was there since
     known_in: int | None = None  # the load of the topic in which it has subscribed
     asked_in: int | None = None  # the same, when it asked for redelivery, until that is followed
     unsure: bool = False  # it asked when the broker was about to forget what it knew before
@@ -52,18 +53,25 @@ class Life:
         """It drops all that it has, and tells the broker so, before it is given any more."""
         self.since, self.unsure = now, False
         self.asked_in = self.asked_in or self.known_in
-        self.passes, self.loads = [], []
+        self.passes, self.twice = [], set()
+        self.loads = [] if self.known_in is None else [self.known_in]
+
+    def is_known_in(self, load: int) -> None:
+        """It has subscribed. After an unload the broker remembers no passes, only lives."""
+        self.loads.append(load)
+        self.known_in = load
 
     def begin_pass(self, load: int) -> None:
         self.passes.append(set())
-        self.loads.append(load)
         self.unsure = self.unsure or self.asked_in not in (None, load)
-        self.known_in = load
+        self.is_known_in(load)
 
     def given(self, key: Key) -> None:
         self.asked_in = None
         if not self.passes:
             self.passes.append(set())
+        if key in self.passes[-1]:
+            self.twice.add(key)
         self.passes[-1].add(key)
 
     @property
@@ -178,7 +186,7 @@ def _taken_by_itself(life: Life, end: Key, rivals: list[Ack]) -> bool:
     taken = [each for each in rivals if each.life is life]
     if len(life.passes) > 2 or len({*life.loads}) > 1:
         return bool(taken)
-    again = life.passes[1] if len(life.passes) == 2 else set()
+    again = life.twice | (life.passes[1] if len(life.passes) == 2 else set())
     return any(each.covers(key) for each in taken for key in again if key <= end)
 
 

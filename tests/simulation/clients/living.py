@@ -221,7 +221,7 @@ class Worker(Transacting):
                 done = await hand.consumer.connect()
                 self.note("is subscribed" if done else "is not subscribed")
                 if done:
-                    hand.life.known_in = self.group.load(hand.consumer.topic)
+                    hand.life.is_known_in(self.group.load(hand.consumer.topic))
 
     async def _trouble(self, client: Any) -> None:
         if self.rng.random() < self.manners.dies:
