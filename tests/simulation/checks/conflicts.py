@@ -193,6 +193,7 @@ def _taken_by_itself(life: Life, end: Key, rivals: list[Ack]) -> bool:
 def _given_back(refused: Ack, end: Key, others: list[Ack], own: list[Ack]) -> Iterator[Key]:
     """Messages that perhaps came late, because a transaction that held them singly has ended."""
     sent, since, answered = refused.sent, refused.life.since, refused.answered
+    forgotten = len({*refused.life.loads}) > 1  # an unload forgets when the life began
     settled = [
         each
         for each in others
@@ -200,7 +201,9 @@ def _given_back(refused: Ack, end: Key, others: list[Ack], own: list[Ack]) -> It
     ]
     settled += [each for each in own if each.end is None]
     for each in others:
-        if each.end is not None or each.txn is refused.txn or since.is_after(each.txn):
+        if each.end is not None or each.txn is refused.txn:
+            continue
+        if since.is_after(each.txn) and not forgotten:
             continue
         still_open = answered is not None and answered.open is not None
         if still_open and str(each.txn.txn_id) in (answered.open or ()):
