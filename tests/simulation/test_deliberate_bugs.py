@@ -38,8 +38,8 @@ CASES = {
     "aborted-ranges-forgotten": Case("LOST COPY", 0, ("copying",)),
     "aborted-ones-come-late": Case("ABORTED READ", 0, ("isolation",)),
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
-    "batches-that-come-twice-taken-whole": Case("CURSOR AHEAD", 158, ("mixed acknowledgements",)),
-    "clients-drop-nothing": Case("CURSOR AHEAD", 60, ("succession",)),
+    "batches-that-come-twice-taken-whole": Case("CURSOR AHEAD", 23, ("mixed acknowledgements",)),
+    "clients-drop-nothing": Case("CURSOR AHEAD", 118, ("succession",)),
     "commits-swapped-by-recovery": Case("COMMIT ORDER", 2, ENDS_AT_ONCE),
     "committed-twice-after-a-crash": Case("DUPLICATE", 1, ("commit order",)),
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 11, ("compacting",)),
@@ -69,6 +69,7 @@ CASES = {
     "impossible-participants": Case("STUCK", 2, HOSTILE),
     "journal-kept-on-a-full-disk": Case("NOT HEALED", 2, FULL_DISK),
     "key-given-away-in-flight": Case("KEY ORDER", 148),
+    "lives-forgotten-by-an-unload": Case("ACKNOWLEDGED TWICE", 23, ("lives", "unloads")),
     "late-ones-covered-before-they-came": Case("CURSOR AHEAD", 1, ("succession",)),
     "left-out-counts-as-acknowledged": Case("CURSOR AHEAD", 16, ("mixed acknowledgements",)),
     "left-open-and-not-asked-about": Case("PINNED", 6, ("unloads",)),
@@ -115,6 +116,7 @@ CASES = {
     "unread-counts-as-unwanted": Case("STUCK", 39, ("slow reads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
     "what-comes-meanwhile-expires": Case("DROPPED", 6, ("perishing", "slow reads")),
+    "unclear-ones-spared": Case("ACKNOWLEDGED TWICE", 0, ("lives",)),
     "what-others-consumed-consumed-again": Case("ACKNOWLEDGED TWICE", 75, ("succession",)),
 }
 
