@@ -23,7 +23,7 @@ OF_FEATURES = (
     "pybroker.security.token",
     "pybroker.transaction.buffer.commit_order.commit_order_buffer",
 )
-MOST_OWN = 307  # modules of the broker and its storage; it grew by a hundred unnoticed once
+MOST_OWN = 318  # modules of the broker and its storage; it grew by a hundred unnoticed once
 
 
 def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:

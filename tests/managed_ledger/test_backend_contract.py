@@ -53,9 +53,9 @@ def test_what_is_submitted_after_closing_is_refused_and_the_next_life_writes(mak
         backend.metadata.watch("key", heard.append)
         await backend.close()
         late = backend.metadata.put("key", b"late")
-        with pytest.raises(LedgerClosed, match="start it again"):
+        with pytest.raises(LedgerClosed):
             await asyncio.wait_for(append(backend, ledger, 1, b"late"), 10)
-        with pytest.raises(LedgerClosed, match="start it again"):
+        with pytest.raises(LedgerClosed):
             await asyncio.wait_for(late, 10)
         return ledger, heard
 

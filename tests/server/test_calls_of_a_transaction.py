@@ -94,11 +94,11 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 def test_calls_of_a_transaction_with_one_message() -> None:
-    assert _calls_of_each(acknowledges=False) <= 343
+    assert _calls_of_each(acknowledges=False) <= 345
 
 
 def test_calls_of_a_transaction_with_one_message_and_one_acknowledgement() -> None:
-    assert _calls_of_each(acknowledges=True) <= 536
+    assert _calls_of_each(acknowledges=True) <= 542
 
 
 def _calls_of_each(acknowledges: bool) -> float:

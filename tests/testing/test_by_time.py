@@ -50,6 +50,7 @@ NOT_MOVED: Final = {
     "max_transaction_timeout_ms_per_namespace": "a limit to what a client may ask for",
     "metadata_store_session_timeout_millis": "of ZooKeeper, which keeps its own time",
     "metrics_cache_ms": "a broker for tests keeps no metrics",
+    "topic_compaction_delete_retention_seconds": "broker/compaction: it is the clock's time there",
     "tls_cert_refresh_check_duration_sec": "security/test_certificates_that_expire.py",
     "transaction_buffer_snapshot_min_time_in_millis": "how much a restart reads again",
     "token_allowed_clock_skew_seconds": "how exact the expiry of tokens is",

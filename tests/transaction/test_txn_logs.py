@@ -44,6 +44,10 @@ ID, AT = TxnId(1, 2), Position(3, 200)
         (AckRecord(ID, True, (PendingAck(AT, 0b111111110, 9),)), "01010101020103c8010902fe01"),
         (EndRecord(ID, TxnAction.COMMIT), "0101020102"),
         (EndRecord(ID, TxnAction.ABORT), "0101030102"),
+        (
+            AckRecord(ID, True, (PendingAck(AT),), {}, life=3, is_clear=True),
+            "01010701020103c80100000301" + "00",
+        ),
         (LifeRecord(3, "me", 1, 300), "010106030001ac02026d6500"),
         (
             LifeRecord(3, "me", 1, 300, ((ID, (AT, 5)),), is_gone=True),
@@ -63,8 +67,8 @@ def test_a_pending_acknowledgement_is_stored_as_it_always_was(
 
 
 def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
-    with pytest.raises(CorruptStorage, match=r"of kind 7, .* run the version that wrote it"):
-        store.decode_entry(bytes.fromhex("01010700"), "The log")
+    with pytest.raises(CorruptStorage, match=r"of kind 8, .* run the version that wrote it"):
+        store.decode_entry(bytes.fromhex("01010800"), "The log")
 
 
 @pytest.mark.parametrize(

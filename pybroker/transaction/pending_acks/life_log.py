@@ -12,6 +12,7 @@ from typing import Protocol
 
 from managed_ledger.prompt import Prompt, prompt
 from pybroker.base.names import TxnId
+from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.pending_acks.records import LifeRecord
 from pybroker.transaction.pending_acks.store import PendingAckStore
 
@@ -29,11 +30,15 @@ class Life(Protocol):
 class LifeLog:
     """`stored` is called after a record was added to the log."""
 
-    def __init__(self, store: PendingAckStore, stored: Callable[[], None]) -> None:
+    def __init__(self, store: PendingAckStore, stored: Callable[[], object]) -> None:
         self.restored: dict[int, LifeRecord] = {}  # by number
         self.closed = False
         self._store = store
         self._stored = stored
+
+    def close(self) -> None:
+        """Store nothing any more."""
+        self.closed, self._stored = True, nobody_cares
 
     def replay(self, record: LifeRecord) -> None:
         self.restored.pop(record.number, None)

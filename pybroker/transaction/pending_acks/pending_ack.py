@@ -207,9 +207,8 @@ class PendingAcks:
     def left_by(self, txn_id: TxnId, position: Position) -> int:
         """The bits of the entry that its cumulative acknowledgement does not cover."""
         held = self._state.transactions.get(txn_id)
-        if held is None or not held.cumulative:
-            return ALL_INDEXES
-        return held.cumulative[-1].left_of(position)
+        cumulative = None if held is None else held.cumulative
+        return cumulative[-1].left_of(position) if cumulative else ALL_INDEXES
 
     @property
     def holds_singly(self) -> bool:
@@ -486,7 +485,8 @@ class PendingAcks:
         """Shorten the log if possible, then close it. Idempotent."""
         if self._closed:
             return
-        self._closed = self.lives.closed = True
+        self._closed = True
+        self.lives.close()
         self._visits.cancel()
         await self._tasks.close()
         try:

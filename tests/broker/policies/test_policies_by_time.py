@@ -180,7 +180,7 @@ def test_a_full_topic_takes_no_producers_until_there_is_room(
         assert len(topic.producers) == 0  # the producer was disconnected
         with pytest.raises(error, match="backlog quota exceeded"):
             await world.producer(topic)
-        subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
+        subscription.cursor.mark_delete(last)
         await world.producer(topic)
 
     run(scenario)
@@ -214,7 +214,7 @@ def test_an_old_message_fills_a_topic_too() -> None:
         assert len(topic.producers) == 0
         with pytest.raises(QuotaExceededException):
             await world.producer(topic)
-        subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
+        subscription.cursor.mark_delete(last)
         await world.producer(topic)
 
     run(scenario)
@@ -225,7 +225,7 @@ def test_eviction_drops_the_oldest_messages_of_slow_consumers() -> None:
         topic = await world.topic()
         slow, quick = await subscribed(topic, "slow"), await subscribed(topic, "quick")
         await publish(topic, *[1000] * 20)
-        quick.acknowledge_cumulative(None, topic.ledger.last_confirmed)  # type: ignore[arg-type]
+        quick.cursor.mark_delete(topic.ledger.last_confirmed)
         size_bytes = topic.ledger.total_size_bytes // 2
         evict = quota("destination_storage", "consumer_backlog_eviction", limitSize=size_bytes)
         await set_for_all(world, BACKLOG_QUOTAS, evict)
