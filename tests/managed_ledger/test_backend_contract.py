@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from bare_ledgers import make_ledger
 
-from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound
+from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound, ManagedLedgerError
 from managed_ledger.storage.backend import Backend, Versioned
 from managed_ledger.storage.tag_runs import TagRuns
 
@@ -55,7 +55,7 @@ def test_what_is_submitted_after_closing_is_refused_and_the_next_life_writes(mak
         late = backend.metadata.put("key", b"late")
         with pytest.raises(LedgerClosed):
             await asyncio.wait_for(append(backend, ledger, 1, b"late"), 10)
-        with pytest.raises(LedgerClosed):
+        with pytest.raises(ManagedLedgerError):
             await asyncio.wait_for(late, 10)
         return ledger, heard
 
