@@ -34,9 +34,14 @@ func TestACompactedTopicHasTheLastOfEachKey(t *testing.T) {
 		reader := w.reader(pulsar.ReaderOptions{
 			StartMessageID: pulsar.EarliestMessageID(), ReadCompacted: true,
 		})
-		same(w, valuesOf(w.readAll(reader)), []string{"4", "5", "6"})
+		// What deletes b is kept for a time. The client discards it outside of a batch, as it is empty.
+		kept := []string{"4", "5", "6"}
+		if !alone {
+			kept = []string{"4", "", "5", "6"}
+		}
+		same(w, valuesOf(w.readAll(reader)), kept)
 		consumer := w.subscribe(pulsar.ConsumerOptions{ReadCompacted: true})
-		same(w, valuesOf(w.take(consumer, 3)), []string{"4", "5", "6"})
+		same(w, valuesOf(w.take(consumer, len(kept))), kept)
 		w.nothingMore(consumer)
 	}
 }
