@@ -22,20 +22,25 @@ FIRST_SEED = 700_000_000
 IMAGES = 200
 
 
-def images_of(seed: int, bug: AbstractContextManager[object]) -> list[Files]:
+def images_of(
+    seed: int, bug: AbstractContextManager[object], features: tuple[str, ...] | None
+) -> list[Files]:
     """The disk at each start of the broker, and in the end."""
     with bug:
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, features)
         disk, found = simulation.broker.disk, list[Files]()
         simulation.broker.before_start.append(lambda: found.append(disk.copy()))
         simulation.run()
         return [image for image in (*found, disk.copy()) if image]
 
 
-def images(bug: str | None = None) -> Iterator[tuple[int, Files]]:
+def images(
+    bug: str | None = None, features: tuple[str, ...] | None = None
+) -> Iterator[tuple[int, Files]]:
+    """Of `features`, or of those that each seed draws."""
     seed = FIRST_SEED
     while True:
-        for image in images_of(seed, BUGS[bug]() if bug else nullcontext()):
+        for image in images_of(seed, BUGS[bug]() if bug else nullcontext(), features):
             yield seed, image
         seed += 1
 
@@ -76,7 +81,7 @@ def test_what_crashes_leave_is_whole_and_what_is_damaged_is_named(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_marker_that_says_something_else_than_the_coordinator_is_named(tmp_path: Path) -> None:
-    for seed, image in images("end-believed-from-anybody"):
+    for seed, image in images("end-believed-from-anybody", ("hostility",)):
         assert seed < FIRST_SEED + 50
         if damage := checked(tmp_path / "d", image).damage:
             assert "committed here" in damage[0].what or "aborted here" in damage[0].what
