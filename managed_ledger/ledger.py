@@ -78,6 +78,7 @@ class ManagedLedger:
         self._backend = backend
         self._time = time
         self._index = index
+        self.span = index.span
         self._record = record
         self._cursors = cursors
         limits = config.max_entries_per_ledger, config.max_size_per_ledger_bytes
@@ -202,8 +203,7 @@ class ManagedLedger:
 
     def has_entries(self, position: Position, up_to: Position) -> bool:
         """Whether there is an entry at or after `position`, up to and including `up_to`."""
-        first = self._index.resolve(position)
-        return first is not None and first <= up_to
+        return self._index.span(position, up_to) is not None
 
     def read_cached(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int

@@ -34,8 +34,9 @@ from pybroker.broker.policies.limits import check_consumers, unacked_limits
 from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.broker.waiting_entries import waiting_entry
-from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAcks
-from pybroker.transaction.pending_acks.records import Held
+from pybroker.transaction.pending_acks.covered import Covered
+from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.records import Held, PendingAck
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek
@@ -294,15 +295,22 @@ class Subscription:
     # -- transactions
 
     def acknowledge_in_transaction(
-        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        acks: Sequence[PendingAck],
+        cumulative: bool,
+        covered: Covered | None = None,
     ) -> Awaitable[None]:
         """Durable when the result is done; takes effect when the transaction commits. Raises, or
         fails with, TransactionConflict, NotAllowed.
         """
         self._check_transactional(acks, cumulative)
-        if (pending := self._transactional.opened) is None:
-            return self._open_and_acknowledge(consumer, txn_id, acks, cumulative)
-        return self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
+        if (pending := self._transactional.opened) is not None:
+            return self._acknowledge_pending(consumer, txn_id, acks, cumulative, covered, pending)
+        acknowledge = self._acknowledge_pending
+        later = partial(acknowledge, consumer, txn_id, acks, cumulative, covered)
+        return self._transactional.when_opened(later)
 
     def _check_transactional(self, acks: Sequence[PendingAck], cumulative: bool) -> None:
         self.check_open()
@@ -313,28 +321,20 @@ class Subscription:
             if len(acks) != 1:
                 raise NotAllowed("A transactional cumulative acknowledgement must name one message")
 
-    async def _open_and_acknowledge(
-        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
-    ) -> None:
-        pending = await self._transactional.open()
-        await self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
-
     def _acknowledge_pending(
         self,
-        pending: PendingAcks,
         consumer: Consumer,
         txn_id: TxnId,
         acks: Sequence[PendingAck],
         cumulative: bool,
+        covered: Covered | None,
+        pending: PendingAcks,
     ) -> asyncio.Future[None]:
         left_out, to = consumer.left_out, self._transactional
+        if cumulative:
+            return to.acknowledge_cumulative(pending, txn_id, acks[0], consumer, covered)
         if left_out:
             to.check_clear(pending, txn_id, left_out, acks)
-        if cumulative:
-            assert consumer.life is not None
-            clear = left_out.is_clear(acks[0])
-            return to.acknowledge_cumulative(pending, txn_id, acks[0], consumer.life, clear)
-        if left_out:
             acks = left_out.spare(acks)
         withheld = partial(self._withhold, consumer, acks)
         return to.acknowledge(pending, txn_id, acks, consumer.life, withheld)

@@ -18,10 +18,12 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
+from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.cumulative import Unclear, parted, spared_in_transaction
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.lives import Life, Lives
+from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
@@ -128,6 +130,9 @@ class TransactionalAcks:
             return opening.result()
         finally:
             del opening  # its failure refers to this frame, which must not refer back
+
+    async def when_opened(self, acknowledge: Callable[[PendingAcks], asyncio.Future[None]]) -> None:
+        await acknowledge(await self.open())
 
     def _unloaded(self) -> ServiceNotReady:
         return ServiceNotReady(
@@ -313,23 +318,32 @@ class TransactionalAcks:
         pending: PendingAcks,
         txn_id: TxnId,
         ack: PendingAck,
-        life: Life,
-        clear: bool | None,
+        consumer: Consumer,
+        covered: Covered | None,
     ) -> asyncio.Future[None]:
         """Raises, or fails with, the errors of PendingAcks.acknowledge_cumulative. Raises
         TransactionConflict if another transaction has acknowledged messages of which the client may
-        have another delivery, or if it is unclear which messages `ack` covers.
+        have another delivery, or if it is unclear which messages `ack` covers. Nothing is unclear
+        if it names the messages: `covered`.
         """
-        if (rival := life.tainted_by(txn_id, ack.reach)) is not None:
-            raise pending.conflict(txn_id, ack, _consumed(rival))
-        if ack.position > (limit := self._reader.limit):
+        lives, reader, spared = self._reader.require_lives(), self._reader, NOTHING_HELD
+        life = consumer.life
+        assert life is not None
+        if ack.position > (limit := reader.limit):
             raise pending.conflict(txn_id, ack, f"messages after {limit} are not delivered yet")
-        lives = self._reader.require_lives()
-        if lives.has_again(life, txn_id, ack):
-            raise pending.conflict(txn_id, ack, _consumed(txn_id))
-        spared = self._spared(pending, txn_id, ack, life, clear)
+        if covered is not None:
+            mark = self._cursor.mark_delete_position
+            covered.unacknowledged = reader.unacknowledged(mark, ack.position)
+            covered.hidden = reader.hidden
+        else:
+            self.check_clear(pending, txn_id, consumer.left_out, [ack])
+            if (rival := life.tainted_by(txn_id, ack.reach)) is not None:
+                raise pending.conflict(txn_id, ack, _consumed(rival))
+            if lives.has_again(life, txn_id, ack):
+                raise pending.conflict(txn_id, ack, _consumed(txn_id))
+            spared = self._spared(pending, txn_id, ack, life, consumer.left_out.is_clear(ack))
         is_clear = lives.is_clear(life, ack)
-        done = pending.acknowledge_cumulative(txn_id, ack, spared, life.number, is_clear)
+        done = pending.acknowledge_cumulative(txn_id, ack, spared, life.number, is_clear, covered)
         lives.holds(life, txn_id, ack, is_clear)
         return done
 

@@ -4,7 +4,7 @@ A command may name very many messages: the first are processed at once, the rest
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from managed_ledger.position import Position
@@ -17,6 +17,7 @@ from pybroker.server.joiners import ConnectionJoins
 from pybroker.server.slots import ConsumerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator.joining import Joined
+from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
@@ -160,10 +161,13 @@ def _check_stays(session: Connection, slot: ConsumerSlot) -> None:
 
 def _check_size_in_transaction(command: pb.CommandAck) -> None:
     """The messages are acknowledged atomically, in one turn. Raises NotAllowed."""
-    if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
+    names = len(command.message_id)
+    if command.HasField("covered"):
+        names += len(command.covered.runs) + len(command.covered.parts)
+    if names > MAX_IDS_IN_TRANSACTION:
         raise NotAllowed(
-            f"One acknowledgement in a transaction names {len(command.message_id)} messages: send "
-            f"at most {MAX_IDS_IN_TRANSACTION} in each"
+            f"One acknowledgement in a transaction names {names} messages: send at most "
+            f"{MAX_IDS_IN_TRANSACTION} in each"
         )
 
 
@@ -193,7 +197,7 @@ def _joining(session: Connection, slot: ConsumerSlot, command: pb.CommandAck) ->
 
 def _takes_turns(command: pb.CommandAck) -> bool:
     """Whether it names very many entries, or parts of batches that may have to be looked up."""
-    if len(command.message_id) > IDS_A_TURN:
+    if len(command.message_id) > IDS_A_TURN or command.HasField("covered"):
         return True
     return any(message_id.ack_set for message_id in command.message_id)
 
@@ -216,9 +220,19 @@ async def _ack_when_joined(
 
 async def _ack_in_turns(slot: ConsumerSlot, command: pb.CommandAck) -> None:
     """Collects the acknowledgements in turns; then holds all of them at once, or none."""
-    acks = []
-    for message_id in command.message_id:
-        acks.append(await pending_ack(slot.topic, message_id))
+    acks = await _pending_acks(slot.topic, command.message_id)
+    covered = None
+    if command.HasField("covered"):
+        covered = await _covered(slot.topic, command, acks)
+    await _hold(slot, command, acks, covered)
+
+
+async def _pending_acks(
+    topic: ServedTopic, message_ids: Iterable[pb.MessageIdData]
+) -> list[PendingAck]:
+    acks: list[PendingAck] = []
+    for message_id in message_ids:
+        acks.append(await pending_ack(topic, message_id))
         if len(acks) % IDS_A_TURN == 0:
             await asyncio.sleep(0)
     if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
@@ -226,13 +240,33 @@ async def _ack_in_turns(slot: ConsumerSlot, command: pb.CommandAck) -> None:
             "One acknowledgement in a transaction names parts of batches with more than "
             f"{BITS_A_TURN} messages in total: split it into several acknowledgements"
         )
-    await _hold(slot, command, acks)
+    return acks
 
 
-def _hold(slot: ConsumerSlot, command: pb.CommandAck, acks: list[PendingAck]) -> Awaitable[None]:
+async def _covered(
+    topic: ServedTopic, command: pb.CommandAck, acks: Sequence[PendingAck]
+) -> Covered:
+    """Raises NotAllowed."""
+    runs = [(run.ledgerId, run.firstEntryId, run.lastEntryId) for run in command.covered.runs]
+    parts = await _pending_acks(topic, command.covered.parts)
+    covered = Covered(runs, parts)
+    if command.ack_type != pb.CommandAck.Cumulative or not covered:
+        raise NotAllowed("Only a cumulative acknowledgement names messages that it covers")
+    if covered.last > max(ack.position for ack in acks):
+        raise NotAllowed("A cumulative acknowledgement covers nothing after its last message")
+    return covered
+
+
+def _hold(
+    slot: ConsumerSlot,
+    command: pb.CommandAck,
+    acks: list[PendingAck],
+    covered: Covered | None = None,
+) -> Awaitable[None]:
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     cumulative = command.ack_type == pb.CommandAck.Cumulative
-    return slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
+    hold = slot.subscription.acknowledge_in_transaction
+    return hold(slot.consumer, txn_id, acks, cumulative, covered)
 
 
 async def pending_ack(topic: ServedTopic, message_id: pb.MessageIdData) -> PendingAck:

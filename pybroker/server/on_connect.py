@@ -99,6 +99,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_aborting_on_disconnect=True,
             supports_asking_transactions=True,
             supports_transaction_groups=True,
+            supports_covered_messages=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

@@ -407,7 +407,7 @@ class CommandConnect(_message.Message):
     def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_committing_across", "supports_aborting_on_disconnect", "supports_transactional_ids", "supports_asking_transactions", "supports_transaction_groups")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_committing_across", "supports_aborting_on_disconnect", "supports_transactional_ids", "supports_asking_transactions", "supports_transaction_groups", "supports_covered_messages")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +425,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_ASKING_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TRANSACTION_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_COVERED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -442,7 +443,8 @@ class FeatureFlags(_message.Message):
     supports_transactional_ids: bool
     supports_asking_transactions: bool
     supports_transaction_groups: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_committing_across: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ..., supports_asking_transactions: bool = ..., supports_transaction_groups: bool = ...) -> None: ...
+    supports_covered_messages: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_committing_across: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ..., supports_asking_transactions: bool = ..., supports_transaction_groups: bool = ..., supports_covered_messages: bool = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -1357,7 +1359,7 @@ class CommandMessage(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandAck(_message.Message):
-    __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id")
+    __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id", "covered")
     class AckType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         Individual: _ClassVar[CommandAck.AckType]
@@ -1384,6 +1386,7 @@ class CommandAck(_message.Message):
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     ack_type: CommandAck.AckType
     message_id: _containers.RepeatedCompositeFieldContainer[MessageIdData]
@@ -1392,7 +1395,26 @@ class CommandAck(_message.Message):
     txnid_least_bits: int
     txnid_most_bits: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    covered: CoveredMessages
+    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ..., covered: _Optional[_Union[CoveredMessages, _Mapping]] = ...) -> None: ...
+
+class CoveredMessages(_message.Message):
+    __slots__ = ("runs", "parts")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[EntryRun]
+    parts: _containers.RepeatedCompositeFieldContainer[MessageIdData]
+    def __init__(self, runs: _Optional[_Iterable[_Union[EntryRun, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ...) -> None: ...
+
+class EntryRun(_message.Message):
+    __slots__ = ("ledgerId", "firstEntryId", "lastEntryId")
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    FIRSTENTRYID_FIELD_NUMBER: _ClassVar[int]
+    LASTENTRYID_FIELD_NUMBER: _ClassVar[int]
+    ledgerId: int
+    firstEntryId: int
+    lastEntryId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., firstEntryId: _Optional[int] = ..., lastEntryId: _Optional[int] = ...) -> None: ...
 
 class CommandAckResponse(_message.Message):
     __slots__ = ("consumer_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "request_id")

@@ -28,7 +28,7 @@ class Subscription:
         self.held: list[PendingAck] = []
 
     def acknowledge_in_transaction(
-        self, consumer: Any, txn_id: Any, acks: list[PendingAck], cumulative: bool
+        self, consumer: Any, txn_id: Any, acks: list[PendingAck], cumulative: bool, covered: Any
     ) -> Any:
         assert not self.held, "all at once"
         self.held += acks

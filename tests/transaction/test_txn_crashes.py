@@ -21,7 +21,7 @@ from managed_ledger.storage.group_commit import Group
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order import commit_order_buffer
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 WORKERS, LIVES, INPUTS = 6, 4, 400
 SETTINGS = {

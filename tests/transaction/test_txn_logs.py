@@ -21,7 +21,6 @@ from pybroker.transaction.coordinator.records import (
     SpanNamespace,
 )
 from pybroker.transaction.pending_acks import records, store
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
 from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
     AckRecord,
@@ -29,6 +28,7 @@ from pybroker.transaction.pending_acks.records import (
     Held,
     LifeRecord,
     PassedOverRecord,
+    PendingAck,
 )
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 

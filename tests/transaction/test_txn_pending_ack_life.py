@@ -33,9 +33,8 @@ from pybroker.base.errors import (
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import paced_visits, snapshot_log
 from pybroker.transaction.paced_visits import EVERY_S
-from pybroker.transaction.pending_acks import state as pending_ack_state
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
-from pybroker.transaction.pending_acks.records import HELD_WHOLE, AckRecord, Held
+from pybroker.transaction.pending_acks import acks_of_transaction
+from pybroker.transaction.pending_acks.records import HELD_WHOLE, AckRecord, Held, PendingAck
 from pybroker.transaction.txn_status import TxnStatus
 
 
@@ -414,7 +413,7 @@ def test_an_end_that_comes_while_the_log_is_shortened_stands(told: int) -> None:
         await acks.acknowledge(first, whole(*at[:5]))
         with (
             patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
-            patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1),
+            patch.object(acks_of_transaction, "_ACKS_PER_RECORD", 1),
         ):
             ending = acks.end(first, ABORT) if not told else None
             checkpoint = asyncio.ensure_future(acks.checkpoint())
@@ -476,7 +475,7 @@ def test_what_was_refused_while_the_log_is_shortened_is_not_held_by_it(in_part: 
         await soon()
         with (
             patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
-            patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1),
+            patch.object(acks_of_transaction, "_ACKS_PER_RECORD", 1),
         ):
             checkpoint = asyncio.ensure_future(acks.checkpoint())
             await asyncio.sleep(0)

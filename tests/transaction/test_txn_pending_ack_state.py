@@ -9,6 +9,7 @@ from txn_world import cursor_over
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
+from pybroker.transaction.pending_acks import acks_of_transaction
 from pybroker.transaction.pending_acks import state as pending_ack_state
 from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
@@ -96,7 +97,7 @@ def test_nothing_more_is_told_of_a_transaction_whose_end_is_on_its_way(
     state.take(ONE, [PendingAck(AT[1]), PendingAck(AT[2])])
     state.take(TWO, [PendingAck(AT[3])])
     records = state.records()
-    with patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1):
+    with patch.object(acks_of_transaction, "_ACKS_PER_RECORD", 1):
         assert next(records) == AckRecord(ONE, False, [PendingAck(AT[1])])
         state.transactions[ONE].action = TxnAction.ABORT
         assert next(records) == AckRecord(TWO, False, [PendingAck(AT[3])])
@@ -265,7 +266,7 @@ def test_a_cumulative_one_spares_a_limited_number(monkeypatch: pytest.MonkeyPatc
     assert len(state.take_cumulative(TWO, last).spared) == 1000
     state.drop(TWO)
     state.take(ONE, [PendingAck(Position(0, 2001))])
-    with pytest.raises(Conflict, match="1001 messages before it"):
+    with pytest.raises(Conflict, match="more than 1000 messages before it"):
         state.take_cumulative(TWO, last)
 
 

@@ -19,7 +19,7 @@ from virtual_loop import run_virtually
 from managed_ledger.position import Position
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 SCRIPTS = {
     "nothing shows before the commit": """

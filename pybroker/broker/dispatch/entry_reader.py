@@ -11,7 +11,7 @@ called when it has ended. Callers then ask again, so they see whatever changed m
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -204,6 +204,10 @@ class EntryReader:
     def limit(self) -> Position:
         """The last position that may be read, or be acknowledged without being read."""
         return self._topic.max_read_position
+
+    @property
+    def hidden(self) -> Callable[[int, int, int], list[Range]]:
+        return self._topic.hidden.ranges_within
 
     def aborted(self, first: Position) -> None:
         """Called when entries from `first` on have just been hidden; here none of them has been
@@ -439,6 +443,16 @@ class EntryReader:
         """The indexes of a batch that open transactions have acknowledged."""
         withheld = self.withheld
         return 0 if withheld is None else withheld.pending_indexes(position)
+
+    def unacknowledged(self, after: Position, up_to: Position) -> Iterator[tuple[int, int, int]]:
+        """Visible entries, in order: runs of a ledger's id, its first and last entry."""
+        deleted, hidden = self._cursor.deleted_within, self.hidden
+        while (span := self._ledger.span(after.after, up_to)) is not None:
+            ledger_id, _, end = span
+            for start, stop in between(*span[1:], deleted(*span)):
+                for first, last in between(start, stop, hidden(ledger_id, start, stop)):
+                    yield ledger_id, first, last
+            after = Position(ledger_id, end)
 
     # -- counting
 

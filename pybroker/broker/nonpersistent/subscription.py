@@ -17,7 +17,7 @@ from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
 from pybroker.broker.policies.limits import Limited, check_consumers
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 
 class Subscribed(Limited, Protocol):
@@ -144,7 +144,12 @@ class NonPersistentSubscription:
         pass
 
     def acknowledge_in_transaction(
-        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        acks: Sequence[PendingAck],
+        cumulative: bool,
+        covered: object = None,
     ) -> Awaitable[None]:
         raise TransactionConflict(
             "Transaction acknowledge only support the `PersistentSubscription`."

@@ -107,6 +107,7 @@ class Connection(asyncio.Protocol):
         self.answers_topic_questions = False
         self.answers_about_transactions = False  # to other brokers
         self.joins_groups = False  # with other brokers
+        self.takes_covered_messages = False
         # Whether it can abort transactions when their connection closes, if NEW_TXN asks for that.
         self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
@@ -146,6 +147,7 @@ class Connection(asyncio.Protocol):
         flags = connected.feature_flags
         self.answers_about_transactions = flags.supports_asking_transactions
         self.joins_groups = flags.supports_transaction_groups
+        self.takes_covered_messages = flags.supports_covered_messages
         self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size

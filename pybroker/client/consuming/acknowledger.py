@@ -18,10 +18,12 @@ from pybroker.client.consuming.acks import (
     AckId,
     EntryKey,
     Place,
+    all_bits,
     cumulatively,
     individually,
     write_ids,
 )
+from pybroker.client.consuming.message_set import MessageSet
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # Chunked messages without an acknowledgement; beyond this number the oldest are forgotten.
@@ -126,17 +128,41 @@ class Acknowledger:
             for command in self._commands([cumulative], cumulative=True):
                 connection.post(command)
 
-    def in_transaction(
-        self, txn_id: TxnId, places: Iterable[Place], cumulative: bool
-    ) -> list[pb.CommandAck]:
-        if cumulative:
-            ids = [cumulatively(*place) for place in places]
-        else:
-            ids = [ack for place in places for ack in self._individually(place)]
-        commands = list(self._commands(ids, cumulative))
+    def in_transaction(self, txn_id: TxnId, places: Iterable[Place]) -> list[pb.CommandAck]:
+        ids = [ack for place in places for ack in self._individually(place)]
+        commands = list(self._commands(ids, cumulative=False))
         for command in commands:
             command.txnid_most_bits, command.txnid_least_bits = txn_id
         return commands
+
+    def up_to(self, txn_id: TxnId, place: Place, covered: MessageSet | None) -> pb.CommandAck:
+        """In a transaction. Without `covered`, the broker has to conclude what is meant."""
+        command = self._command([cumulatively(*place)], cumulative=True)
+        command.txnid_most_bits, command.txnid_least_bits = txn_id
+        if covered:
+            named = self._with_chunks(covered) if self._chunks else covered
+            if named.size < _MAX_IDS:
+                self._name(named, command.covered)
+            if command.ByteSize() > _MAX_BYTES:
+                command.ClearField("covered")
+        return command
+
+    def _with_chunks(self, covered: MessageSet) -> MessageSet:
+        named = covered.copy()
+        for last, chunks in self._chunks.items():
+            if covered.bits_of(last):
+                for ledger_id, entry_id in chunks:
+                    named.add_run(ledger_id, entry_id, entry_id)
+        return named
+
+    def _name(self, covered: MessageSet, command: pb.CoveredMessages) -> None:
+        for ledger_id, first, last in covered.runs:
+            command.runs.add(ledgerId=ledger_id, firstEntryId=first, lastEntryId=last)
+        parts = [
+            (key, (all_bits(size) & ~(bits | self._group.unsent(key, size)), size))
+            for key, (bits, size) in covered.parts.items()
+        ]
+        write_ids(parts, command.parts)
 
     def _individually(self, place: Place) -> list[AckId]:
         if place[:2] in self._chunks:
@@ -157,5 +183,5 @@ class Acknowledger:
             consumer_id=self._consumer_id,
             ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
         )
-        write_ids(ids, command)
+        write_ids(ids, command.message_id)
         return command

@@ -6,9 +6,12 @@ set is sent as little-endian 64-bit words.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 _WORD_BITS: Final = 64
 _UINT64: Final = 2**64
@@ -25,8 +28,10 @@ NOTHING: Final[Left] = (0, 0)
 AckId = tuple[EntryKey, Left]
 
 
-def write_ids(ids: Iterable[AckId], command: pb.CommandAck) -> None:
-    add = command.message_id.add
+def write_ids(
+    ids: Iterable[AckId], to: "RepeatedCompositeFieldContainer[pb.MessageIdData]"
+) -> None:
+    add = to.add
     for (ledger_id, entry_id), (unacked, batch_size) in ids:
         data = add()
         data.ledgerId = ledger_id
@@ -113,6 +118,14 @@ class AckGroup:
         """The entries will be redelivered, to any consumer, with their unacknowledged messages."""
         for key in keys:
             self._forget(key)
+
+    def unsent(self, key: EntryKey, batch_size: int) -> int:
+        """Messages of a batch that are acknowledged here and that the broker is not told of before
+        the whole batch is, as bits.
+        """
+        if self._by_batch_index or key not in self._partly:
+            return 0
+        return all_bits(batch_size) & ~(self._partly[key] | self._left_out.get(key, 0))
 
     def all_given_back(self) -> None:
         """Everything will be redelivered. Without batch indexes the broker does not know which

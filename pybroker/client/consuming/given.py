@@ -26,13 +26,14 @@ MAX_ITEMS: Final = 100_000  # runs and batches; beyond this number the first one
 class Given:
     """One pass. `owner` stands for the consumer, `session` is the number of its registration."""
 
-    __slots__ = ("__weakref__", "in_hand", "is_kept", "owner", "session", "spent")
+    __slots__ = ("__weakref__", "in_hand", "is_kept", "is_whole", "owner", "session", "spent")
 
     def __init__(self, owner: object, session: int, is_kept: bool) -> None:
         """Nothing is remembered unless it `is_kept`: for consumers without transactions."""
         self.owner = owner
         self.session = session
         self.is_kept = is_kept
+        self.is_whole = is_kept  # whether nothing of what is in hand was forgotten
         self.in_hand = MessageSet()
         self.spent = MessageSet()
 
@@ -59,6 +60,7 @@ class Given:
     def _limit(self) -> None:
         if self.in_hand.size > MAX_ITEMS:
             self.in_hand.forget_first()
+            self.is_whole = False
 
     def discard(self, places: Iterable[Place]) -> None:
         """They were acknowledged, or dropped from the queue."""

@@ -4,7 +4,7 @@ Positions between entries that were never messages (markers, for example) end a 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from pybroker.client.consuming.acks import NOTHING, EntryKey, Left, Place, all_bits
@@ -46,6 +46,14 @@ class MessageSet:
 
     def __bool__(self) -> bool:
         return bool(self._runs or self._parts)
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self._runs
+
+    @property
+    def parts(self) -> Mapping[EntryKey, Left]:
+        return self._parts
 
     @property
     def size(self) -> int:
@@ -131,12 +139,12 @@ class MessageSet:
 
     def both(self, other: "MessageSet") -> "MessageSet":
         """The messages that are in both sets."""
-        others, found = self._copy(), self._copy()
+        others, found = self.copy(), self.copy()
         others.discard_all(other)
         found.discard_all(others)
         return found
 
-    def _copy(self) -> "MessageSet":
+    def copy(self) -> "MessageSet":
         copy = MessageSet()
         copy._runs, copy._parts = self._runs.copy(), self._parts.copy()
         return copy

@@ -105,13 +105,13 @@ class Passes:
             self._receiver.owe_permits(len(copies))
         given.spent.add_all(given.in_hand.both(messages))
 
-    def rivals(self, txn_id: TxnId, given: Given, covered: MessageSet) -> list[TxnId]:
-        """Other transactions that acknowledged some of it as delivered in other passes, and whose
-        ends are unknown.
+    def rivals(self, txn_id: TxnId, given: Given, covered: MessageSet) -> list[tuple[TxnId, bool]]:
+        """Other transactions that acknowledged some of it, whose ends are unknown; and whether
+        they did so as it was delivered in other passes.
         """
-        return [
-            other
-            for other, taken in self._taken.items()
-            if other != txn_id
-            and any(pass_ is not given and covered.both(some) for pass_, some in taken)
-        ]
+        found: dict[TxnId, bool] = {}
+        for other, taken in self._taken.items():
+            for pass_, some in taken if other != txn_id else ():
+                if covered.both(some):
+                    found[other] = found.get(other, False) or pass_ is not given
+        return list(found.items())

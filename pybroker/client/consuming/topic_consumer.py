@@ -8,7 +8,7 @@ are sent again. Plain acknowledgements are sent together at the end of a turn of
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pybroker.base.errors import ConsumerNotFound
@@ -75,7 +75,10 @@ class TopicConsumer:
         keeps = cluster.transacts and spec.start is None and _is_in_order(options)
         self._intake = Intake(self, options, self._acks, keeps)
         self._passes = Passes(self, queue, self._intake)
-        self._transacted = Transacted(topic, spec.name, self._acks, self._passes, self._request)
+        gets_all = not options.is_read_compacted and options.key_shared_policy is None
+        self._transacted = Transacted(
+            topic, spec.name, self._acks, self._passes, self._connected, gets_all
+        )
         self._negative = Redeliveries(options.negative_ack_redelivery_delay_ms, self._redeliver)
         self._unacked: Redeliveries | None = None
         if options.unacked_messages_timeout_ms:
@@ -182,8 +185,11 @@ class TopicConsumer:
         self._refuse_if_ended()
         connection = self._attachment.connection
         if connection is None or connection.closed:
-            raise ConnectError(f"The consumer of {self.topic} is being reconnected: try again")
+            raise self._being_reconnected()
         return connection
+
+    def _being_reconnected(self) -> ConnectError:
+        return ConnectError(f"The consumer of {self.topic} is being reconnected: try again")
 
     def _refuse_if_ended(self) -> None:
         if self._failure is not None:
@@ -322,9 +328,6 @@ class TopicConsumer:
         if self._unacked is not None:
             self._unacked.remove_up_to(message.place[:2])
 
-    async def _request(self, command: pb.CommandAck) -> None:
-        await self._connection().request(command, self._cluster.timeout_s)
-
     # --- delivering again -------------------------------------------------------------------
 
     def negative_acknowledge(self, place: Place) -> None:
@@ -423,7 +426,6 @@ class TopicConsumer:
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if reported."""
-
         request = pb.CommandGetLastMessageId(consumer_id=self._id)
         answer = await self._asked(request, "The last message")
         last = MessageId.from_wire(answer.last_message_id, self.topic, self.partition)
@@ -437,18 +439,24 @@ class TopicConsumer:
         return int(answer.msgBacklog)
 
     async def _asked(self, request: Any, what: str) -> Any:
-        async def ask() -> Any:
-            try:
-                answer = await self._connection().request(request, self._cluster.timeout_s)
-                if isinstance(answer, pb.CommandConsumerStatsResponse):
-                    _check_stats(answer)
-                return answer
-            except (
-                ConsumerNotFound
-            ) as error:  # the broker has closed it, and is about to report that
-                raise ConnectError(f"The consumer of {self.topic} is being reconnected") from error
+        async def ask(connection: Connection) -> Any:
+            answer = await connection.request(request, self._cluster.timeout_s)
+            if isinstance(answer, pb.CommandConsumerStatsResponse):
+                _check_stats(answer)
+            return answer
 
-        return await self._cluster.patiently(ask, f"{what} of {self.topic}")
+        return await self._connected(ask, what)
+
+    async def _connected(self, ask: Callable[[Connection], Awaitable[Any]], what: str) -> Any:
+        """Waits for a connection; asks again after transient errors."""
+
+        async def attempt() -> Any:
+            try:
+                return await ask(self._connection())
+            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
+                raise self._being_reconnected() from error
+
+        return await self._cluster.patiently(attempt, f"{what} of {self.topic}")
 
     async def has_more(self) -> bool:
         """Whether the topic holds a message after the last one taken. If the last entries are

@@ -6,17 +6,24 @@ the other time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
-from pybroker.base.errors import TransactionConflict
+from pybroker.base.errors import ConsumerNotFound, TransactionConflict
 from pybroker.base.names import TxnId
+from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.acknowledger import Acknowledger
 from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.consuming.passes import Passes
+from pybroker.client.errors import ConnectError, PulsarException
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.wire import pulsar_api_pb2 as pb
+
+# Runs what it is given with the consumer's connection, once there is one.
+Connected = Callable[[Callable[[Connection], Awaitable[Any]], str], Awaitable[Any]]
 
 
 class Transacted:
@@ -26,20 +33,26 @@ class Transacted:
         subscription: str,
         acks: Acknowledger,
         passes: Passes,
-        request: Callable[[pb.CommandAck], Awaitable[object]],
+        connected: Connected,
+        gets_all: bool,
     ) -> None:
+        """`gets_all`: whether the consumer is given every message, so that it names those that it
+        acknowledges cumulatively; the others come again.
+        """
         self._topic = topic
         self._subscription = subscription
         self._acks = acks
         self._passes = passes
-        self._request = request
+        self._connected = connected
+        self._gets_all = gets_all
 
     async def acknowledge(self, txn: Transaction, messages: Sequence[Message | MessageId]) -> None:
         groups: dict[Given, list[Place]] = {}
         for message in messages:
             if (given := self._passes.of(message)) is not None:
                 groups.setdefault(given, []).append(message.place)
-        await self._send(txn, [message.place for message in messages], cumulative=False)
+        places = [message.place for message in messages]
+        await self._send(txn, self._acks.in_transaction(txn.txn_id, places))
         for given, places in groups.items():
             given.discard(places)
             # What is held individually is delivered again only after an abort.
@@ -50,27 +63,31 @@ class Transacted:
         place, given = message.place, self._passes.of(message)
         covered = MessageSet()
         if given is not None:
-            covered = self._passes.covered(given, place)
             try:
-                await self._refuse_second_copies(txn, given, covered)
+                covered = await self._covered(txn, given, place)
             except Exception as error:
                 txn.refused(error)
                 raise
-        await self._send(txn, [place], cumulative=True)
+        is_known = self._gets_all and given is not None and given.is_whole
+        command = self._acks.up_to(txn.txn_id, place, covered if is_known else None)
+        await self._send(txn, [command])
         if given is not None:
             self._take(txn, given, covered)
 
-    async def _refuse_second_copies(
-        self, txn: Transaction, given: Given, covered: MessageSet
-    ) -> None:
-        for other in self._passes.rivals(txn.txn_id, given, covered):
+    async def _covered(self, txn: Transaction, given: Given, place: Place) -> MessageSet:
+        """Raises TransactionConflict if it covers second copies of what was consumed."""
+        passes = self._passes
+        for other, otherwise in passes.rivals(txn.txn_id, given, passes.covered(given, place)):
             # It was ended by its timeout, or by another client.
             committed = await txn.has_committed(other, self._topic, self._subscription)
-            if committed is None:
+            if committed is not None:
+                passes.ended(other, committed)
+            elif otherwise:
                 raise _delivered_twice(txn, other)
-            self._passes.ended(other, committed)
+        covered = passes.covered(given, place)
         if given.spent and covered.both(given.spent):
             raise _delivered_twice(txn, None)
+        return covered
 
     def _take(self, txn: Transaction, given: Given, messages: MessageSet) -> None:
         if given.is_kept and messages and self._passes.take(txn.txn_id, given, messages):
@@ -79,14 +96,31 @@ class Transacted:
     def _ended(self, txn_id: TxnId, committed: bool) -> None:
         self._passes.ended(txn_id, committed)
 
-    async def _send(self, txn: Transaction, places: Sequence[Place], cumulative: bool) -> None:
-        commands = self._acks.in_transaction(txn.txn_id, places, cumulative)
-
+    async def _send(self, txn: Transaction, commands: Sequence[pb.CommandAck]) -> None:
         async def send() -> None:
             for command in commands:
-                await self._request(command)
+                ask = partial(_ask, command)
+                try:
+                    error = await self._connected(ask, "An acknowledgement")
+                except ConnectError as lost:
+                    raise ConnectError(f"{lost} with a new transaction") from lost
+                if error is not None:
+                    raise error
 
         await txn.acknowledge(self._topic, self._subscription, send)
+
+
+async def _ask(command: pb.CommandAck, connection: Connection) -> PulsarException | None:
+    """Returns an error after which it must not be repeated: the broker may have accepted it."""
+    if not connection.takes_covered_messages:
+        command.ClearField("covered")
+    try:
+        await connection.request(command, None)  # the wait has a limit
+    except ConsumerNotFound:
+        raise
+    except PulsarException as error:
+        return error
+    return None
 
 
 def _delivered_twice(txn: Transaction, other: TxnId | None) -> TransactionConflict:

@@ -45,6 +45,7 @@ from pybroker.transaction.pending_acks.applying import (
     abort_in_pieces,
     commit_in_pieces,
 )
+from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.life_log import LifeLog
 from pybroker.transaction.pending_acks.migration import take_over
 from pybroker.transaction.pending_acks.records import (
@@ -69,8 +70,6 @@ from pybroker.transaction.txn_status import (
     action_to_settle,
     require_open,
 )
-
-__all__ = ["PendingAck", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
 _LOOKED_AT_A_TURN: Final = 5000
@@ -274,15 +273,16 @@ class PendingAcks:
         not_given: Mapping[Position, Held] = NOTHING_HELD,
         life: int = 0,
         is_clear: bool = False,
+        covered: Covered | None = None,
     ) -> asyncio.Future[None]:
         """Like `acknowledge`, for everything up to `ack`, except the messages that other
-        transactions hold individually and those `not_given` to the consumer for that reason.
+        transactions hold individually and those `not_given` to the consumer; or for `covered`.
         """
         self._check(txn_id, [ack])
         try:
-            record = self._state.take_cumulative(txn_id, ack, not_given, life, is_clear)
+            record = self._state.take_cumulative(txn_id, ack, not_given, life, is_clear, covered)
         except Conflict as conflict:
-            raise self.conflict(txn_id, ack, conflict.reason) from None
+            raise self.conflict(txn_id, conflict.ack, conflict.reason) from None
         durable = partial(self._state.forget_before, record)
         return self._log(record, self._give_back_cumulative, durable)
 

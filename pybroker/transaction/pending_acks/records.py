@@ -69,6 +69,11 @@ def indexes_in_words(bits: int) -> str:
     return f"{message} {', '.join(others)} and {last}" if others else f"{message} {last}"
 
 
+def acked_bits(left: int, batch_size: int) -> int:
+    """The acknowledged indexes of a batch, as bits: those not in `left`."""
+    return ~left & ((1 << batch_size) - 1)
+
+
 class Conflict(Exception):
     """An acknowledgement that is refused, and why."""
 

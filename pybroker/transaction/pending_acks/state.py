@@ -14,15 +14,16 @@ Validation takes the messages before the record is written, so of two acknowledg
 the same message only one passes. `give_back` undoes this if the write fails.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import nobody_cares
+from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
+from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     HELD_WHOLE,
@@ -33,71 +34,14 @@ from pybroker.transaction.pending_acks.records import (
     Held,
     PendingAck,
     Record,
+    acked_bits,
     indexes_in_words,
 )
 from pybroker.transaction.pending_acks.runs import runs
 from pybroker.transaction.txn_status import TxnAction
 
-_ACKS_PER_RECORD: Final = 500
 MOST_SPARED: Final = 10_000  # entries, by one cumulative acknowledgement
-
-
-class AcksOfTransaction:
-    """The messages that one transaction holds, and its end while that is in progress."""
-
-    __slots__ = ("action", "batch_sizes", "cumulative", "ending", "indexes", "whole")
-
-    def __init__(self) -> None:
-        self.whole: dict[Position, None] = {}
-        # For batches acknowledged in part, the unacknowledged indexes as bits; as many bits as the
-        # request has.
-        self.indexes: dict[Position, int] = {}
-        self.batch_sizes: dict[Position, int] = {}
-        self.cumulative: list[AckRecord] = []  # the last one counts; others may be in flight
-        self.action: TxnAction | None = None
-        self.ending: asyncio.Future[None] | None = None
-
-    def __len__(self) -> int:
-        """The number of entries held individually; an entry may count twice."""
-        return len(self.whole) + len(self.indexes)
-
-    def positions(self) -> Iterator[Position]:
-        """Individually acknowledged entries, in order of arrival. Change nothing meanwhile."""
-        return chain(self.whole, (each for each in self.indexes if each not in self.whole))
-
-    def held(self) -> dict[Position, Held]:
-        """The individually acknowledged messages, in order of position."""
-        held = dict.fromkeys(self.whole, HELD_WHOLE)
-        for position in self.indexes:
-            held.setdefault(position, self._part_held(position))
-        return dict(sorted(held.items()))
-
-    def held_of(self, position: Position) -> Held | None:
-        if position in self.whole:
-            return HELD_WHOLE
-        return self._part_held(position) if position in self.indexes else None
-
-    def _part_held(self, position: Position) -> Held:
-        size = self.batch_sizes[position]
-        return Held(acked_bits(self.indexes[position], size), size)
-
-    def records(self, txn_id: TxnId) -> Iterator[Record]:
-        """The records that recreate this object, in parts. Each is up to date when it is requested:
-        messages given back meanwhile are left out.
-        """
-        whole, batches = tuple(self.whole), tuple(self.indexes)
-        individual = chain(
-            (PendingAck(at) for at in whole if at in self.whole),
-            (
-                PendingAck(at, self.indexes[at], self.batch_sizes[at])
-                for at in batches
-                if at in self.indexes
-            ),
-        )
-        while some := list(islice(individual, _ACKS_PER_RECORD)):
-            yield AckRecord(txn_id, False, some)
-        if self.cumulative:
-            yield self.cumulative[-1]
+_HELD: Final = "an open transaction has acknowledged it; retry when it has ended"
 
 
 class PendingAckState:
@@ -178,7 +122,7 @@ class PendingAckState:
                 )
         taken = self.pending_indexes(position)
         if position in self._whole or (taken and not ack.still_unacked) or taken & bits:
-            return "an open transaction has acknowledged it; retry when it has ended"
+            return _HELD
         unacked = self._cursor.unacked_indexes(position)
         if unacked is not None and bits & ~unacked:
             return f"{indexes_in_words(bits & ~unacked)} of the batch already acknowledged"
@@ -226,20 +170,24 @@ class PendingAckState:
         not_given: Mapping[Position, Held] = NOTHING_HELD,
         life: int = 0,
         is_clear: bool = False,
+        covered: Covered | None = None,
     ) -> AckRecord:
         """Take everything up to `ack`, except the messages that other transactions hold
-        individually and those `not_given`: these are `spared` in the returned record. Raises
-        Conflict.
+        individually and those `not_given`; or, if it names what it covers, that. The others are
+        `spared` in the returned record. Raises Conflict.
         """
         if (reason := self._cumulative_conflict(txn_id, ack)) is not None:
             raise Conflict(ack, reason)
-        spared = self._spared(txn_id, ack.position, not_given)
+        if covered is None:
+            spared = self._spared(txn_id, ack.position, not_given)
+        else:
+            self._require_free(txn_id, ack, covered)
+            spared = covered.spared(ack, self._cursor, self.transactions.get(txn_id), MOST_SPARED)
         if len(spared) > MOST_SPARED:
             raise Conflict(
                 ack,
-                f"{len(spared)} messages before it are acknowledged individually in other "
-                f"transactions, or were and are not redelivered yet, and at most {MOST_SPARED} may "
-                "be: acknowledge each message individually",
+                f"more than {MOST_SPARED} messages before it are acknowledged individually in "
+                "other transactions, or were not received: acknowledge each message individually",
             )
         record = AckRecord(txn_id, True, (ack,), spared, life, is_clear)
         self.hold_cumulative(record)
@@ -256,6 +204,13 @@ class PendingAckState:
             if left is not None:
                 spared[position] = spared.get(position, left) | left
         return spared
+
+    def _require_free(self, txn_id: TxnId, ack: PendingAck, covered: Covered) -> None:
+        """Raises Conflict."""
+        covered.require_unacknowledged(self._cursor)
+        for position, held in self._held_by_others(txn_id, ack.position).items():
+            if held.bits & covered.bits_of(position):
+                raise Conflict(PendingAck(position), _HELD)
 
     def _held_by_others(self, txn_id: TxnId, up_to: Position) -> dict[Position, Held]:
         held = self.held_singly(self._cursor.mark_delete_position, up_to)
@@ -474,11 +429,6 @@ class PendingAckState:
         holds = transaction.whole or transaction.indexes or transaction.cumulative
         if not holds and transaction.ending is None:
             del self.transactions[txn_id]
-
-
-def acked_bits(left: int, batch_size: int) -> int:
-    """The acknowledged indexes of a batch, as bits: those not in `left`."""
-    return ~left & ((1 << batch_size) - 1)
 
 
 def _take_back(

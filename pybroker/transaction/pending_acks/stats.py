@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_acks.state import AcksOfTransaction
+from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
 
 
 @dataclass(frozen=True, slots=True)

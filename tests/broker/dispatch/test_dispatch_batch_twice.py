@@ -10,7 +10,7 @@ from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 
 async def batch_twice(

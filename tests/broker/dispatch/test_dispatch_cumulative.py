@@ -16,7 +16,7 @@ from managed_ledger.position import LATEST, Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 SINGLE = pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
 

@@ -20,7 +20,7 @@ from pybroker.broker.consumer import SubscriptionType, UnackedEntries
 from pybroker.broker.dispatch import entry_reader, key_shared, redelivery, shared, single
 from pybroker.broker.dispatch.delivery import ROUND_STEPS
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 
 ENTRY_BYTES = 1000

@@ -6,7 +6,7 @@ from managed_ledger.position import Position
 from pybroker.broker.dispatch import left_out
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.left_out import LeftOut
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 LEDGER, SIZE = 7, 4
 

@@ -15,7 +15,7 @@ from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import lives
 from pybroker.broker.dispatch.lives import Lives
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.snapshot_log import Done
 
 

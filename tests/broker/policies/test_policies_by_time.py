@@ -27,7 +27,7 @@ from pybroker.broker.policies.table import (
 from pybroker.broker.producers import Producer, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import SendRun

@@ -16,9 +16,9 @@ from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
 from pybroker.client.consuming.acks import AckGroup, all_bits
+from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.records import AckRecord
-from pybroker.transaction.pending_acks.state import AcksOfTransaction
 
 
 @contextmanager
