@@ -18,7 +18,7 @@ from scenario import (
 )
 from test_txn_second_copies import data, disconnect_all
 
-from pybroker.client import Client, ConsumerType, Timeout
+from pybroker.client import Client, ConsumerType, Timeout, TransactionConflict
 
 PUBLISHED = pytest.mark.parametrize("publish", [publish, publish_batch])
 Publish = Callable[..., None]
@@ -147,5 +147,43 @@ def test_an_acknowledgement_waits_until_the_consumer_is_connected_again(
     with pytest.raises(Timeout):
         while True:
             consumer.receive(timeout_millis=NOTHING_MS)
+    consumer.close()
+    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
+
+
+@SINGLE
+@PUBLISHED
+def test_what_came_after_the_last_message_is_acknowledged_before_it(
+    client: Client, topic: str, kind: ConsumerType, publish: Publish
+) -> None:
+    """An acknowledgement up to a message does not say whether it means what was received later."""
+    consumer = subscribe(client, topic, consumer_type=kind)
+    publish(client, topic, 3)
+    held = receive(consumer, 3)
+    individually(consumer, held[:1], client, commit=False)
+    (late,) = receive(consumer, 1)
+    refused = client.new_transaction()
+    with pytest.raises(TransactionConflict, match="was received after it"):
+        consumer.acknowledge_cumulative(held[2], txn=refused)
+    refused.abort()
+    with client.new_transaction() as txn:
+        consumer.acknowledge(late, txn=txn)
+        consumer.acknowledge_cumulative(held[2], txn=txn)
+    consumer.close()
+    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
+
+
+@SINGLE
+@PUBLISHED
+def test_what_comes_again_is_acknowledged_with_what_comes_after_it(
+    client: Client, topic: str, kind: ConsumerType, publish: Publish
+) -> None:
+    consumer = subscribe(client, topic, consumer_type=kind)
+    publish(client, topic, 3)
+    held = receive(consumer, 3)
+    individually(consumer, held[:1], client, commit=False)
+    receive(consumer, 1)
+    publish(client, topic, 1)
+    acknowledge_up_to(consumer, *receive(consumer, 1), client)
     consumer.close()
     assert_nothing_more(subscribe(client, topic, consumer_type=kind))

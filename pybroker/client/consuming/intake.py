@@ -86,10 +86,12 @@ class Intake:
     def session(self) -> int:
         return self.given.session
 
-    def begin_pass(self, session: int) -> Given:
-        """Returns the pass that is over."""
+    def begin_pass(self, session: int, moved: bool) -> Given:
+        """Returns the pass that is over. `moved`: after a seek."""
         over = self.given
-        self.given = Given(over.owner, session, over.is_kept)
+        self.given = Given(over.owner, session, over.is_kept, self.epoch)
+        if over.epoch == self.epoch and not moved:
+            self.given.goes_on(over)
         return over
 
     def messages_of(self, run: MessageRun) -> list[Message]:

@@ -56,6 +56,10 @@ class MessageSet:
         return self._parts
 
     @property
+    def first(self) -> EntryKey:
+        return min([*map(_begin, self._runs[:1]), *self._parts])
+
+    @property
     def size(self) -> int:
         """The number of items that it needs memory for."""
         return len(self._runs) + len(self._parts)

@@ -1,11 +1,11 @@
 """The passes of one topic's consumer: see given.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from weakref import WeakSet
 
 from pybroker.base.names import TxnId
-from pybroker.client.consuming.acks import Place
+from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.intake import Intake, Receiver
 from pybroker.client.consuming.message_set import MessageSet
@@ -25,10 +25,12 @@ class Passes:
         # What transactions acknowledged, in which pass. Their ends are unknown.
         self._taken: dict[TxnId, list[tuple[Given, MessageSet]]] = {}
 
-    def begin(self, session: int) -> int:
-        """Everything unacknowledged will come again; returns the number of dropped messages."""
+    def begin(self, session: int, moved: bool = False) -> int:
+        """Everything unacknowledged will come again, from the position of a seek if it was `moved`.
+        Returns the number of dropped messages.
+        """
         dropped = self.drop_queued()
-        self._earlier.add(self._intake.begin_pass(session))
+        self._earlier.add(self._intake.begin_pass(session, moved))
         return dropped
 
     def drop_queued(self) -> int:
@@ -39,13 +41,11 @@ class Passes:
 
     def acknowledged(self, places: Sequence[Place]) -> None:
         """Without a transaction, which is done with all deliveries of a message."""
-        self._intake.given.discard(places)
-        if self._earlier:
-            for given in self._earlier:
-                given.discard(places)
+        for given in self._all():
+            given.discard(places)
 
     def acknowledged_up_to(self, place: Place) -> None:
-        for given in (self._intake.given, *self._earlier):
+        for given in self._all():
             given.discard_up_to(place)
 
     def of(self, message: Message | MessageId) -> Given | None:
@@ -66,17 +66,52 @@ class Passes:
     # --- transactions -----------------------------------------------------------------------
 
     def covered(self, given: Given, place: Place) -> MessageSet:
-        """What a cumulative acknowledgement means: what was received in the pass up to there, and
-        is in hand.
+        """What a cumulative acknowledgement means: what was received up to there, and is in hand,
+        since the application asked for redelivery.
         """
-        covered = given.in_hand.up_to(place)
-        covered.discard_all(MessageSet.of(self.queued(given)))
+        covered = MessageSet.of([place])
+        for each in self._since(given.epoch):
+            received = each.in_hand.up_to(place)
+            received.discard_all(MessageSet.of(self.queued(each)))
+            covered.add_all(received)
+            covered.add_all(each.before.up_to(place))
         return covered
+
+    def has_spent(self, given: Given, covered: MessageSet) -> bool:
+        """Whether the application may have worked on some of it, and it is consumed."""
+        return any(each.spent and covered.both(each.spent) for each in self._since(given.epoch))
+
+    def unclear(self, given: Given, place: Place, covered: MessageSet) -> EntryKey | None:
+        """An entry with messages that are covered, and were received only after the last one."""
+        if (late := given.unclear(place, covered)) is not None:
+            return late
+        for each in self._since(given.epoch):
+            if each.session > given.session:
+                later = covered.both(each.in_hand)
+                later.discard_all(given.in_hand)
+                later.discard_all(given.before)
+                later.discard_all(MessageSet.of([place]))
+                if later:
+                    return later.first
+        return None
+
+    def _since(self, epoch: int) -> Iterator[Given]:
+        return (each for each in self._all() if each.epoch == epoch)
+
+    def leave(self, given: Given, messages: MessageSet) -> None:
+        """A transaction has acknowledged them individually: they come again after an abort."""
+        given.in_hand.discard_all(messages)
+        for each in self._all():
+            each.before.discard_all(messages)
+
+    def _all(self) -> Iterator[Given]:
+        yield self._intake.given
+        yield from self._earlier
 
     def copies(self, given: Given, messages: MessageSet) -> MessageSet:
         """Those of the messages of a pass that are in hand as delivered in others, too."""
         found = MessageSet()
-        for other in (self._intake.given, *self._earlier):
+        for other in self._all():
             if other is not given:
                 found.add_all(other.in_hand.both(messages))
         return found
@@ -92,8 +127,8 @@ class Passes:
     def ended(self, txn_id: TxnId, committed: bool) -> None:
         for given, messages in self._taken.pop(txn_id, ()):
             if committed:
-                given.in_hand.discard_all(messages)
-                for other in (self._intake.given, *self._earlier):
+                self.leave(given, messages)
+                for other in self._all():
                     if other is not given:
                         self._consumed_elsewhere(other, messages)
 

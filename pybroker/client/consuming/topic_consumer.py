@@ -98,7 +98,7 @@ class TopicConsumer:
         if self._start is not None:
             self._intake.left_out = self._start.left_out
             self._intake.amid_chunks = self._start.amid_chunks_from is not None
-        epoch = self._intake.epoch
+        epoch, moved = self._intake.epoch, self._moved_on is not None
         command = subscribe_command(self._spec, self.topic, self._id, self._start, epoch)
         connection.consumers[self._id] = self
         is_open = False
@@ -112,7 +112,7 @@ class TopicConsumer:
             if is_open or isinstance(error, Timeout | asyncio.CancelledError):
                 self.leave(connection)
             raise
-        self._passes.begin(self._intake.session + 1)
+        self._passes.begin(self._intake.session + 1, moved)
         self._intake.seeking = False
         self._held.clear()
         self._permits_owed = 0
@@ -409,7 +409,7 @@ class TopicConsumer:
                 self._take_in_held()
             raise
         if session == self._intake.session:
-            self.owe_permits(self._passes.begin(session))
+            self.owe_permits(self._passes.begin(session, moved=True))
 
     async def _request_seek(self, connection: Connection, command: pb.CommandSeek) -> None:
         self._intake.seeking, self._seeking_on = True, connection

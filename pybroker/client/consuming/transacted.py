@@ -13,7 +13,7 @@ from pybroker.base.errors import ConsumerNotFound, TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.acknowledger import Acknowledger
-from pybroker.client.consuming.acks import Place
+from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.consuming.passes import Passes
@@ -54,9 +54,9 @@ class Transacted:
         places = [message.place for message in messages]
         await self._send(txn, self._acks.in_transaction(txn.txn_id, places))
         for given, places in groups.items():
-            given.discard(places)
-            # What is held individually is delivered again only after an abort.
-            self._take(txn, given, self._passes.copies(given, MessageSet.of(places)))
+            taken = MessageSet.of(places)
+            self._passes.leave(given, taken)
+            self._take(txn, given, self._passes.copies(given, taken))
 
     async def acknowledge_up_to(self, txn: Transaction, message: Message | MessageId) -> None:
         """Raises TransactionConflict, NotAllowed."""
@@ -85,8 +85,10 @@ class Transacted:
             elif otherwise:
                 raise _delivered_twice(txn, other)
         covered = passes.covered(given, place)
-        if given.spent and covered.both(given.spent):
+        if passes.has_spent(given, covered):
             raise _delivered_twice(txn, None)
+        if (late := passes.unclear(given, place, covered)) is not None:
+            raise _came_late(txn, place, late)
         return covered
 
     def _take(self, txn: Transaction, given: Given, messages: MessageSet) -> None:
@@ -121,6 +123,14 @@ async def _ask(command: pb.CommandAck, connection: Connection) -> PulsarExceptio
     except PulsarException as error:
         return error
     return None
+
+
+def _came_late(txn: Transaction, place: Place, late: EntryKey) -> TransactionConflict:
+    return TransactionConflict(
+        f"Transaction {txn.txn_id} cannot acknowledge everything up to {place[0]}:{place[1]}: the "
+        f"message {late[0]}:{late[1]} was received after it. Acknowledge that message individually "
+        "before, or abort and ask for redelivery"
+    )
 
 
 def _delivered_twice(txn: Transaction, other: TxnId | None) -> TransactionConflict:

@@ -99,6 +99,7 @@ class Ack:
     consumed: frozenset[Key]  # by the application, in this transaction
     end: Key | None  # of a cumulative one
     sent: Moment
+    unclear: frozenset[Key] = frozenset()  # to this project's client; see Hand.unclear
     answered: Moment | None = None
     refused: bool = False
 
@@ -140,7 +141,7 @@ def reason_for(refused: Ack, book: Book, says_all: bool = False) -> str | None:
     if any(each.end is not None and not refused.sent.is_after(each.txn) for each in rivals):
         return "another transaction holds cumulatively"
     if says_all:
-        return None
+        return "it is unclear which of two copies it means" if refused.unclear else None
     return next(_excuses(refused, refused.end, others, rivals, own, book.lives), None)
 
 

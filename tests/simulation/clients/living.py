@@ -59,9 +59,15 @@ class Hand:
     life: Life
     held: list[Copy] = field(default_factory=list)  # received and not consumed, as they came
     arrival: dict[Copy, int] = field(default_factory=dict)
+    twice: set[Key] = field(default_factory=set)
+    asked: dict[Copy, int] = field(default_factory=dict)  # how often, before it came
+    requests: int = 0  # for redelivery
 
     def take(self, copy: Copy) -> None:
+        if any(copy.key == known.key for known in self.arrival):
+            self.twice.add(copy.key)
         self.arrival[copy] = len(self.arrival)
+        self.asked[copy] = self.requests
         self.held.append(copy)
 
     def take_back(self, copies: list[Copy]) -> None:
@@ -72,6 +78,14 @@ class Hand:
     def drop_all(self) -> None:
         self.held = []
         self.arrival.clear()
+        self.twice = set()
+
+    def unclear(self, last: Copy) -> frozenset[Key]:
+        """The messages of which a client cannot know whether an acknowledgement up to this one
+        means them: it came in between two copies, or before one of them.
+        """
+        after = (copy.key for copy, at in self.arrival.items() if at > self.arrival[last])
+        return frozenset(key for key in (*self.twice, *after) if key < last.key)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +96,7 @@ class Part:
     copies: list[Copy]  # which its application consumes
     ack: Ack
     request_id: int
+    answered: bool = False
 
 
 Work = tuple[Any, Txn, list[Part]]
@@ -257,6 +272,7 @@ class Worker(Transacting):
             if not keeps:
                 hand.drop_all()
             hand.life.forget(now)
+            hand.requests += 1
             hand.consumer.redeliver()
 
     async def _receive(self, client: Any) -> None:
@@ -284,6 +300,7 @@ class Worker(Transacting):
                 await self._receive(client)  # before it is answered
             for part in parts:
                 await self._answered(part)
+                part.answered = True
         except (*FAILURES, Conflict, Gone) as error:
             self.note(f"{record.name} failed: {error!r}")
             await self.abort(txn, record)
@@ -314,7 +331,8 @@ class Worker(Transacting):
         if cumulative:
             done = hand.held[: self.rng.choice(lately) + 1]
             last = max(done, key=lambda copy: copy.key) if self.manners.names_highest else done[-1]
-            named, copies = [last], [copy for copy in done if copy.key <= last.key]
+            meant = (copy for copy in done if hand.asked[copy] == hand.asked[last])
+            named, copies = [last], [copy for copy in meant if copy.key <= last.key]
         else:
             some = self.rng.sample(lately, self.rng.randint(1, min(3, len(lately))))
             keys = {hand.held[index].key: hand.held[index] for index in sorted(some)}
@@ -322,7 +340,8 @@ class Worker(Transacting):
         request_id = hand.consumer.acknowledge(named, txn, cumulative)
         consumed = frozenset(copy.key for copy in copies)
         end = named[0].key if cumulative else None
-        ack = Ack(hand.life, record, consumed, end, self.group.now())
+        unclear = hand.unclear(named[0]) if cumulative else frozenset()
+        ack = Ack(hand.life, record, consumed, end, self.group.now(), unclear)
         self.group.books[hand.consumer.topic].acks.append(ack)
         self.history.counts["acknowledged by the living"] += 1
         how = f"up to {end}" if cumulative else "singly"
@@ -342,8 +361,11 @@ class Worker(Transacting):
             raise
 
     def _have_back(self, parts: list[Part]) -> None:
+        """Of this project's client, what is acknowledged singly comes again without a request."""
         for part in parts:
-            part.hand.take_back(part.copies)
+            singly = part.ack.end is None and part.answered
+            if not (singly and self.manners.own_client):
+                part.hand.take_back(part.copies)
 
     async def _after_a_failure(self, client: Any, refused: bool) -> None:
         if self.manners.dies_of_errors:
@@ -388,7 +410,7 @@ class Worker(Transacting):
         waits = self.rng.random() < 0.4
         for part in parts:
             if part.ack.end is not None or not waits:
-                part.hand.take_back(part.copies)
+                self._have_back([part])
         if self.rng.random() < 0.3:
             await self._again(client)
 
