@@ -21,6 +21,15 @@ MAX_NAME_CHARS: Final = 1024  # for a topic's local name and a subscription's na
 # Local names that topics must not have: transaction logs have or had such names.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 SNAPSHOT_TOPIC: Final = "__transaction_buffer_snapshot"  # Apache Pulsar's, in each namespace
+# Apache Pulsar's topics for its brokers' own use, in each namespace.
+_SYSTEM_TOPICS: Final = frozenset(
+    {
+        "__change_events",
+        SNAPSHOT_TOPIC,
+        f"{SNAPSHOT_TOPIC}_indexes",
+        f"{SNAPSHOT_TOPIC}_segments",
+    }
+)
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
 COMPACTED_LOGS: Final = "compacted/"
@@ -86,6 +95,16 @@ class TopicName(NamedTuple):
         """Whether the name is reserved for transaction logs."""
         return self.local.startswith(TRANSACTION_LOG_PREFIX) or self.local.endswith(
             PENDING_ACK_SUFFIX
+        )
+
+    @property
+    def system(self) -> bool:
+        """Whether it is a topic for brokers, of either kind: policies for users' topics do not
+        apply. Apache's brokers would trim what a cursor of deduplication has passed there, before
+        they read it. Source: SystemTopicNames.
+        """
+        return (
+            self.namespace_name == SYSTEM_NAMESPACE or self.partitioned_name.local in _SYSTEM_TOPICS
         )
 
     @property

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
 from pybroker.base.config import BrokerConfig
-from pybroker.base.names import SYSTEM_NAMESPACE
 from pybroker.base.runtime import Tasks
 from pybroker.broker.policies.shapes import CAUGHT_UP
 from pybroker.broker.policies.table import INACTIVE_TOPICS
@@ -51,7 +50,7 @@ class InactiveTopics:
         """Call when the topic has been loaded, and when its policies have changed: it may now be
         due sooner.
         """
-        if topic.name.namespace_name == SYSTEM_NAMESPACE:
+        if topic.name.system:
             return
         if topic.on_deserted is not self._on_deserted:
             self._housekeeper.start()  # perhaps no ledger has been opened yet

@@ -23,7 +23,7 @@ from pybroker.base.errors import (
     ServiceNotReady,
     TopicTerminated,
 )
-from pybroker.base.names import SYSTEM_NAMESPACE, TopicName, TxnId
+from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken, snapshot
@@ -165,7 +165,7 @@ class Topic(Life[Subscription]):
 
     @property
     def to_be_deduplicated(self) -> bool:
-        return self.policies[DEDUPLICATION] and self.name.namespace_name != SYSTEM_NAMESPACE
+        return self.policies[DEDUPLICATION] and not self.name.system
 
     async def _recover(self) -> None:
         self.buffer = await TopicTransactions.recover(

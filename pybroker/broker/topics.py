@@ -19,7 +19,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
@@ -162,7 +162,7 @@ class Topics:
         """
         namespace = name.namespace_name
         limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
-        if limit <= 0 or namespace == SYSTEM_NAMESPACE:
+        if limit <= 0 or name.system:
             yield
             return
         async with self._room.setdefault(namespace, asyncio.Lock()):
@@ -223,7 +223,7 @@ class Topics:
         """Raises NotFound."""
         self.tenants.check_namespace(name.namespace_name)
         allowed = self._creation_of(name)["allowAutoTopicCreation"]
-        return bool(allowed) or name.namespace_name == SYSTEM_NAMESPACE
+        return bool(allowed) or name.system
 
     def _creation_of(self, name: TopicName) -> Record:
         return self.policies.of_namespace(name.namespace_name)[AUTO_TOPIC_CREATION]
@@ -256,7 +256,7 @@ class Topics:
         return topic
 
     def _schema_rules(self, name: TopicName) -> SchemaRules:
-        if name.namespace_name == SYSTEM_NAMESPACE:
+        if name.system:
             return of_system_topics(self._config)
         return self.policies.of(name).made(schema_rules)
 

@@ -1,7 +1,8 @@
 """Hands a cluster over to Apache Pulsar's brokers, without losing or duplicating any message.
 
     1  decided transactions are completed; open ones are waited for, or aborted
-    2  every topic with aborted messages gets a snapshot that names the aborted transactions
+    2  every topic with aborted messages gets a snapshot that names the aborted transactions, and no
+       system topic keeps a cursor of deduplication
     3  every coordinator's log is replaced by its live state, which is only the ids used
     4  the number of coordinators is recorded where Apache's brokers look for it
     5  topics, cursors and ledgers are closed
@@ -18,6 +19,7 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.names import COORDINATOR_ASSIGN, SNAPSHOT_TOPIC, TopicName
 from pybroker.base.runtime import Clock
+from pybroker.broker.deduplication.snapshot import forget, ledgers_with_snapshots
 from pybroker.broker.topic import Topic
 from pybroker.handing_over.snapshot import (
     SCHEMA,
@@ -75,6 +77,7 @@ class HandOver:
         """Open transactions have `wait_s` to time out. Raises NotHandedOver, ManagedLedgerError."""
         await self._end_transactions(wait_s, abort_open)
         await self._write_snapshots()
+        await self._forget_deduplication()
         if self._done.problems:
             raise NotHandedOver("; ".join(self._done.problems))
         for coordinator in self._broker.coordinators.served():
@@ -200,6 +203,15 @@ class HandOver:
         await ledger.append_one(snapshot_entry(topic.name, payload, version or 0, now_ms))
         self._done.snapshots += 1
         self._done.hidden += len(hidden.aborted)
+
+    async def _forget_deduplication(self) -> None:
+        """Of system topics, which earlier versions deduplicated like any other topic. Apache's
+        brokers trim what deduplication's cursor has passed before they read the snapshots there.
+        """
+        metadata = self._broker.metadata
+        for ledger_name in ledgers_with_snapshots(metadata):
+            if TopicName.of_ledger(ledger_name).system:
+                await forget(metadata, ledger_name)
 
     async def _snapshot_topic(self, name: TopicName) -> TopicName:
         whole = TopicName("persistent", name.tenant, name.namespace, SNAPSHOT_TOPIC)

@@ -113,7 +113,7 @@ class Broker:
         self._http: HttpServer | None = None
         self._tls: list[TlsContexts] = []
         self._local: LocalConnections | None = None
-        metadata = backend.metadata
+        self.metadata = metadata = backend.metadata
         self.ledgers = ledgers = ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config, rng)

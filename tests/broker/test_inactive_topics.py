@@ -21,6 +21,7 @@ from pybroker.broker.policies.table import INACTIVE_TOPICS, RETENTION
 from pybroker.logs import audit
 from pybroker.transaction.txn_status import TxnAction
 
+SNAPSHOTS = TopicName.parse("public/default/__transaction_buffer_snapshot")
 LOG = TopicName.parse("persistent://pulsar/system/log")
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
@@ -190,9 +191,11 @@ def test_the_maximum_inactive_duration_may_be_longer_than_the_frequency() -> Non
 
 def test_system_topics_stay_and_so_do_all_where_it_is_switched_off() -> None:
     async def scenario(world: World) -> None:
-        await world.topic(LOG)
+        for name in (LOG, SNAPSHOTS):
+            await world.topic(name)
         await asyncio.sleep(1000)
         assert world.exists(LOG)
+        assert world.exists(SNAPSHOTS)
 
     async def switched_off(world: World) -> None:
         await world.topic()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sim_ledger import LIMITS, SESSION_MS
 from sim_zookeeper import ADDRESS
-from txn_cluster import TxnBroker, TxnCluster
+from txn_cluster import COORDINATOR, TxnBroker, TxnCluster
 
 from managed_ledger.codec import Reader
 from managed_ledger.errors import DirectoryInUse
@@ -18,6 +18,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.deduplication.snapshot import encode_head
 from pybroker.broker.policies.table import MAX_PRODUCERS
 from pybroker.cluster.node_values import bundles_data, equal_boundaries
 from pybroker.cluster.transactions.formats import FOREIGN, message_count
@@ -39,8 +40,8 @@ ORDERS = "persistent://public/default/orders"
 class Leaving(TxnCluster):
     """A cluster with one broker; the command runs on another machine."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, **settings: Any) -> None:
+        super().__init__(seed, **settings)
         self.broker = self.start("one")
         self.serve_coordinator(self.broker)
         self.take(self.broker, TopicName.parse(ORDERS))
@@ -107,6 +108,10 @@ class Leaving(TxnCluster):
         node = self.life.tree.nodes.get(path)
         return None if node is None else int(json.loads(node.value)["partitions"])
 
+    def deduplicated_snapshots(self) -> bool:
+        """Whether deduplication has a cursor on the topic of snapshots."""
+        return f"/managed-ledgers/{SNAPSHOTS}/pulsar.dedup" in self.life.tree.nodes
+
     def transactions(self, *ends: str) -> list[TxnId]:
         """Run transactions in sequence; each publishes a message with the name of its outcome."""
 
@@ -127,6 +132,13 @@ class Leaving(TxnCluster):
 @pytest.fixture
 def leaving() -> Iterator[Leaving]:
     cluster = Leaving(0)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def deduplicating() -> Iterator[Leaving]:
+    cluster = Leaving(0, broker_deduplication_enabled=True)
     yield cluster
     cluster.close()
 
@@ -225,6 +237,41 @@ def test_a_repetition_finds_everything_done(leaving: Leaving) -> None:
     leaving.hand_over()
     first, second = map(snapshot_of, leaving.entries(SNAPSHOTS))
     assert first == second
+
+
+def test_deduplication_never_has_a_cursor_on_a_system_topic(deduplicating: Leaving) -> None:
+    """Apache's brokers would trim the snapshots that the cursor has passed, unread."""
+    leaving = deduplicating
+    leaving.transactions("abort")
+    leaving.end_broker()
+    leaving.hand_over()
+    assert not leaving.deduplicated_snapshots()
+    broker = leaving.start("two")
+    topic = TopicName.of_ledger(SNAPSHOTS)
+    for name in (topic, COORDINATOR):
+        leaving.take(broker, name)
+    leaving.call(leaving.read(broker, str(topic)))
+    leaving.crash(broker)
+    leaving.world.sleep(30)
+    leaving.hand_over()
+    assert not leaving.deduplicated_snapshots()
+    assert len(leaving.entries(SNAPSHOTS)) == 2
+
+
+def test_a_cursor_of_deduplication_from_an_earlier_version_goes(deduplicating: Leaving) -> None:
+    leaving = deduplicating
+    leaving.transactions("commit")
+    broker = leaving.broker
+    metadata = broker.broker.metadata
+
+    async def deduplicated() -> None:
+        await metadata.put(f"/deduplication/{SNAPSHOTS}", encode_head(Position(3, 4)))
+
+    leaving.world.call(broker.node, deduplicated())
+    assert leaving.deduplicated_snapshots()
+    leaving.end_broker()
+    leaving.hand_over()
+    assert not leaving.deduplicated_snapshots()
 
 
 def test_topics_with_policies_of_their_own_are_named(leaving: Leaving) -> None:

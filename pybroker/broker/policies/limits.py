@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sized
 from typing import Final, Protocol
 
 from pybroker.base.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
-from pybroker.base.names import SYSTEM_NAMESPACE, TopicName
+from pybroker.base.names import TopicName
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch.shared import UnackedLimits
 from pybroker.broker.policies.effective import Effective
@@ -75,7 +75,7 @@ async def check_producers(topic: Limited, encrypts: bool) -> None:
         await topic.quota.check()
     check_encrypts(topic, encrypts)
     limit = topic.policies[MAX_PRODUCERS]
-    if 0 < limit <= len(topic.producers) and not _system(topic):
+    if 0 < limit <= len(topic.producers) and not topic.name.system:
         raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit")
 
 
@@ -85,7 +85,7 @@ def check_consumers(topic: Limited, subscription: Consumed) -> None:
     if 0 < limit <= len(subscription.consumers):
         raise ConsumerBusy("Subscription reached max consumers limit")
     limit = topic.policies[MAX_CONSUMERS]
-    if limit <= 0 or _system(topic):
+    if limit <= 0 or topic.name.system:
         return
     if sum(len(each.consumers) for each in topic.subscriptions.values()) >= limit:
         raise ConsumerBusy("Topic reached max consumers limit")
@@ -94,7 +94,7 @@ def check_consumers(topic: Limited, subscription: Consumed) -> None:
 def check_subscriptions(topic: Limited) -> None:
     """Raises NotAllowed if there is no room for another subscription."""
     limit = topic.policies[MAX_SUBSCRIPTIONS]
-    if 0 < limit <= len(topic.subscriptions) and not _system(topic):
+    if 0 < limit <= len(topic.subscriptions) and not topic.name.system:
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.name}")
 
 
@@ -108,7 +108,3 @@ def check_type(topic: Limited, kind: SubscriptionType) -> None:
     enabled = topic.policies[SUBSCRIPTION_TYPES_ENABLED]
     if enabled and TYPE_NAMES[kind] not in enabled:
         raise NotAllowed(f"Topic[{{{topic.name}}}] doesn't support {TYPE_NAMES[kind]} sub type!")
-
-
-def _system(topic: Limited) -> bool:
-    return topic.name.namespace_name == SYSTEM_NAMESPACE
