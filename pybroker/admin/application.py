@@ -125,8 +125,9 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
     routes = [route for area in AREAS for route in area(services).routes()]
     if services.brokers is not None and services.bundles is not None:
         routes = _over_brokers(services, services.brokers, services.bundles, routes)
+    ownership = services.topics.ownership
     app = Starlette(
-        routes=[permitted(route, services.authorizer) for route in routes],
+        routes=[permitted(each, services.authorizer, ownership.refreshed) for each in routes],
         exception_handlers={
             NotServedHere: partial(_redirected, services),
             BundleElsewhere: partial(_redirected, services),

@@ -18,7 +18,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
+from pybroker.base.errors import NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.deletions import Deletions, Doomed
@@ -42,7 +42,12 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.broker.topic_measures import TopicMeasures
 from pybroker.broker.topic_services import TopicServices
-from pybroker.broker.usable_names import check_free, check_last_partition, refuse_internal
+from pybroker.broker.usable_names import (
+    check_creatable,
+    check_free,
+    check_last_partition,
+    refuse_internal,
+)
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -134,11 +139,20 @@ class Topics:
         """
         if isinstance(name, str):
             name = TopicName.parse(name)
-        refuse_internal(name)
+        await self._learn_of(name)
         if create and not self.exists(name):
             async with self._room_for(name, 1):
                 return await self._found(name, create)
         return await self._found(name, create)
+
+    async def _learn_of(self, name: TopicName) -> None:
+        """Nothing may be concluded from the absence of a topic before this: another broker may have
+        just created its partitions or its namespace. Raises NotAllowed, NotServedHere.
+        """
+        refuse_internal(name)
+        if not self.exists(name):
+            check_owned(self.ownership, name)
+            await self.ownership.refreshed()
 
     async def _found(self, name: TopicName, create: bool) -> ServedTopic | None:
         check_owned(self.ownership, name)  # otherwise this could finish a deletion of the owner's
@@ -150,7 +164,7 @@ class Topics:
             if not self.exists(name):
                 if not create:
                     return None
-                self._check_creatable(name)
+                check_creatable(self._config, self.tenants, name)
             self._start_loading(name)
         return await asyncio.shield(self._loading[name])
 
@@ -177,7 +191,7 @@ class Topics:
         """Raises NotAllowed or NotFound unless the topic exists or could be created."""
         refuse_internal(name)
         if not self.exists(name):
-            self._check_creatable(name)
+            check_creatable(self._config, self.tenants, name)
 
     def check_there(self, name: TopicName) -> None:
         """Raises TopicNotFound if the topic (partitioned or not) is missing or being deleted."""
@@ -214,6 +228,7 @@ class Topics:
 
     async def require(self, name: TopicName) -> ServedTopic:
         """The topic that a client asked for, created if that is allowed. Raises TopicNotFound."""
+        await self._learn_of(name)
         topic = await self.served(name, create=self._auto_creation(name))
         if topic is None:
             raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
@@ -227,24 +242,6 @@ class Topics:
 
     def _creation_of(self, name: TopicName) -> Record:
         return self.policies.of_namespace(name.namespace_name)[AUTO_TOPIC_CREATION]
-
-    def _check_creatable(self, name: TopicName) -> None:
-        config = self._config
-        domain = config.enable_persistent_topics, config.enable_non_persistent_topics
-        if not domain[0 if name.persistent else 1]:
-            raise NotAllowed(f"Broker is unable to load {name.domain} topic")
-        self.tenants.check_takes_topics(name.namespace_name)
-        partitions = self.tenants.partitions(name.partitioned_name)
-        if name.partition >= partitions:  # -1 is no partition
-            raise NoSuchPartition(
-                f"Partition metadata not found for the partitioned topic: {name} would be a "
-                f"partition of {name.partitioned_name}, which has {partitions}: create it with "
-                "more partitions first, or use another name"
-            )
-        if name.partition < 0 and self.tenants.partitions(name):
-            raise NotAllowed(
-                f"Found partitioned metadata for non-partitioned topic: {name}; use its partitions"
-            )
 
     async def _load(self, name: TopicName) -> ServedTopic:
         if not name.persistent:
@@ -419,6 +416,7 @@ class Topics:
 
     async def _delete_empty_partitioned(self, name: TopicName) -> None:
         """Deletes a partitioned topic if none of its partitions is left."""
+        await self.ownership.refreshed()  # another broker may have just created a partition
         partitions = self._parts(name)
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
         changes = name in self._changing or self.deletions.concerns(name)

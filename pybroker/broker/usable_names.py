@@ -1,6 +1,7 @@
 """Names that a new topic cannot have, besides those that cannot be parsed."""
 
-from pybroker.base.errors import NotAllowed
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import NoSuchPartition, NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.broker.tenants import Conflict, Tenants
 
@@ -14,6 +15,25 @@ def refuse_internal(name: TopicName) -> None:
     """Raises NotAllowed."""
     if name.internal:
         raise NotAllowed(f"{name} is a transaction log, not a topic; use another name")
+
+
+def check_creatable(config: BrokerConfig, tenants: Tenants, name: TopicName) -> None:
+    """Whether clients may create the topic by using it. Raises NotAllowed, NotFound."""
+    domain = config.enable_persistent_topics, config.enable_non_persistent_topics
+    if not domain[0 if name.persistent else 1]:
+        raise NotAllowed(f"Broker is unable to load {name.domain} topic")
+    tenants.check_takes_topics(name.namespace_name)
+    partitions = tenants.partitions(name.partitioned_name)
+    if name.partition >= partitions:  # -1 is no partition
+        raise NoSuchPartition(
+            f"Partition metadata not found for the partitioned topic: {name} would be a "
+            f"partition of {name.partitioned_name}, which has {partitions}: create it with "
+            "more partitions first, or use another name"
+        )
+    if name.partition < 0 and tenants.partitions(name):
+        raise NotAllowed(
+            f"Found partitioned metadata for non-partitioned topic: {name}; use its partitions"
+        )
 
 
 def check_free(tenants: Tenants, name: TopicName, exists: bool) -> None:

@@ -40,6 +40,7 @@ from pybroker.cluster.live_brokers import LiveBrokers, delete
 from pybroker.cluster.node_values import Place, boundaries_value, owner_of, owner_value
 from pybroker.cluster.placement import chosen
 from pybroker.cluster.promises import Promises
+from pybroker.cluster.shared_rounds import SharedRounds
 from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class BundleOwnership:
         self._closing: dict[Bundle, asyncio.Task[None]] = {}  # of the topics of released bundles
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
         self._promises = Promises(brokers)
+        self._refreshing = SharedRounds(self._refresh)
         self._came: list[Came] = []
         self._goes: list[Goes] = []
         self._value = b""  # of the nodes of this broker's bundles; empty: it takes no bundle
@@ -143,8 +145,12 @@ class BundleOwnership:
     async def refreshed(self) -> None:
         with as_not_ready("the metadata written by other brokers"):
             async with asyncio.timeout(ANSWER_S):
-                await self._zookeeper.sync(ROOT)
-                await self._caught_up()
+                await self._refreshing.one()
+
+    async def _refresh(self) -> None:
+        async with asyncio.timeout(ANSWER_S):
+            await self._zookeeper.sync(ROOT)
+            await self._caught_up()
 
     def on_change(self, came: Came, goes: Goes) -> None:
         self._came.append(came)

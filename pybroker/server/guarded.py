@@ -9,12 +9,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace, Tasks
+from pybroker.broker.ownership import ALONE
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.handler import Handler
+from pybroker.server.requests import though_closed
 from pybroker.server.slots import ProducerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -59,17 +62,32 @@ class _Gate:
         self._authorizer = authorizer
 
     def immediate(self, session: Connection, body: Any) -> Rest | None:
-        self._check(session, body)
+        if not self._passes(session, body):
+            return self._immediate_later(session, body)
         assert self._handler.immediate is not None
         return self._handler.immediate(session, body)
 
+    async def _immediate_later(self, session: Connection, body: Any) -> None:
+        await self._check_up_to_date(session, body)
+        assert self._handler.immediate is not None
+        rest = self._handler.immediate(session, body)
+        if rest is not None:
+            await rest
+
     def begun(self, session: Connection, body: Any) -> Awaitable[Any]:
-        self._check(session, body)
+        if not self._passes(session, body):
+            return self._begun_later(session, body)
         assert self._handler.begun is not None
         return self._handler.begun(session, body)
 
+    async def _begun_later(self, session: Connection, body: Any) -> Any:
+        await self._check_up_to_date(session, body)
+        assert self._handler.begun is not None
+        return await though_closed(self._handler.begun(session, body))
+
     async def deferred(self, session: Connection, body: Any) -> None:
-        self._check(session, body)
+        if not self._passes(session, body):
+            await self._check_up_to_date(session, body)
         assert self._handler.deferred is not None
         await self._handler.deferred(session, body)
         if self._kind in _LETS_IN and not self._is_permitted(session, body):
@@ -81,6 +99,23 @@ class _Gate:
         identity = session.login.identity
         targets = self._row.about(body)
         return all(self._authorizer.may(identity, self._row.need, target) for target in targets)
+
+    def _passes(self, session: Connection, body: Any) -> bool:
+        """False if `_check_up_to_date` must decide: clients give up after a refusal, and another
+        broker may have just granted the permission. Raises AuthorizationError.
+        """
+        try:
+            self._check(session, body)
+        except AuthorizationError:
+            if session.services.topics.ownership is ALONE:
+                raise
+            return False
+        return True
+
+    async def _check_up_to_date(self, session: Connection, body: Any) -> None:
+        """Raises AuthorizationError, ServiceNotReady."""
+        await session.services.topics.ownership.refreshed()
+        self._check(session, body)
 
     def _check(self, session: Connection, body: Any) -> None:
         assert session.login is not None

@@ -30,6 +30,8 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
     A command has at most `wire.commands.MAX_PARTS` questions, like the parts of any command.
     """
     asked = _asked(command)
+    if asked.schema_only:  # no schema is an answer, too: include what other brokers have just added
+        await session.services.topics.ownership.refreshed()
     if command.read_bytes:
         await session.until_writable()
     answers: list[pb.TopicAnswer] = []

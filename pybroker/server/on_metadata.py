@@ -10,6 +10,7 @@ from pybroker.base.names import TopicName
 from pybroker.broker.namespaces_elsewhere import check_namespace
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
+from pybroker.broker.topics import Topics
 from pybroker.server.connection import Connection
 from pybroker.server.on_produce import stored_schema
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -110,7 +111,7 @@ async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
     name, clock = TopicName.parse(command.topic), session.services.clock
     began_s = clock.monotonic_s()
-    version = session.services.topics.schemas.get(name, asked)
+    version = await session.services.topics.schemas.found(name, asked)
     answer = pb.CommandGetSchemaResponse(
         request_id=command.request_id,
         schema=_wire_schema(version.schema),
@@ -148,8 +149,10 @@ def _wire_schema(schema: StoredSchema) -> pb.Schema:
 async def get_or_create_schema(session: Connection, command: pb.CommandGetOrCreateSchema) -> None:
     topics = session.services.topics
     name = TopicName.parse(command.topic)
-    if not topics.exists(name) and not topics.tenants.partitions(name):
-        raise TopicNotFound(f"{name} does not exist: create the topic before adding a schema")
+    if not _is_there(topics, name):
+        await topics.ownership.refreshed()  # another broker may have just created it
+        if not _is_there(topics, name):
+            raise TopicNotFound(f"{name} does not exist: create the topic before adding a schema")
     version = await topics.schemas.add(name, stored_schema(command.schema))
     _send_created_schema(
         session,
@@ -157,6 +160,10 @@ async def get_or_create_schema(session: Connection, command: pb.CommandGetOrCrea
             request_id=command.request_id, schema_version=version_bytes(version)
         ),
     )
+
+
+def _is_there(topics: Topics, name: TopicName) -> bool:
+    return topics.exists(name) or topics.tenants.partitions(name) > 0
 
 
 def get_or_create_schema_failed(

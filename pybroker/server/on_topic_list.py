@@ -3,6 +3,7 @@
 from typing import Final
 
 from pybroker.base.errors import AuthorizationError, NotAllowed, TooManyRequests
+from pybroker.broker.namespaces_elsewhere import check_namespace
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
@@ -28,8 +29,8 @@ def topics_of_namespace(
     """
     try:
         found = session.services.topics.lists.known(command.namespace)
-    except NotFound:
-        found = NO_TOPICS
+    except NotFound:  # as far as this broker knows
+        found = None
     pattern = None
     if command.topics_pattern:
         try:
@@ -45,8 +46,10 @@ def topics_of_namespace(
 async def _topics_once_found(
     session: Connection, command: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
 ) -> None:
+    topics = session.services.topics
     try:
-        found = await session.services.topics.lists.get(command.namespace)
+        await check_namespace(topics, command.namespace)
+        found = await topics.lists.get(command.namespace)
     except NotFound:
         found = NO_TOPICS
     found = _of_mode(found, command.mode)
@@ -114,6 +117,7 @@ async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
     watcher = Watcher(watches, session.write, command.watcher_id, command.namespace, pattern)
     session.watchers[command.watcher_id] = watcher
     try:
+        await check_namespace(session.services.topics, command.namespace)
         found = await watcher.begin()
     except BaseException:
         session.watchers.pop(command.watcher_id, None)

@@ -13,8 +13,9 @@ from pybroker.base.errors import (
     TooManyRequests,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.ownership import Ownership, check_owned
+from pybroker.broker.ownership import ALONE, Ownership, check_owned
 from pybroker.broker.policies.bound_coordinators import BoundElsewhere
+from pybroker.broker.tenants import NotFound
 from pybroker.broker.txn_participants import (
     check_may_join,
     partition_to_add,
@@ -241,21 +242,43 @@ def _add(
     return added
 
 
-def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
+def add_partition(
+    session: Connection, command: pb.CommandAddPartitionToTxn, up_to_date: bool = False
+) -> Awaitable[TxnId]:
     txn_id, known = _txn_id(command), session.services.topics
-    topics = [partition_to_add(known, txn_id, topic) for topic in command.partitions]
+    try:
+        topics = [partition_to_add(known, txn_id, topic) for topic in command.partitions]
+    except (NotAllowed, NotFound):
+        if up_to_date or known.ownership is ALONE:
+            raise
+        return _up_to_date(session, command, add_partition)
     return _adding(session, txn_id, TransactionCoordinator.add_partitions, topics)
 
 
 def add_subscription(
-    session: Connection, command: pb.CommandAddSubscriptionToTxn
+    session: Connection, command: pb.CommandAddSubscriptionToTxn, up_to_date: bool = False
 ) -> Awaitable[TxnId]:
-    txn_id = _txn_id(command)
-    subscriptions = [
-        subscription_to_add(session.services.topics, txn_id, added.topic, added.subscription)
-        for added in command.subscription
-    ]
+    txn_id, known = _txn_id(command), session.services.topics
+    try:
+        subscriptions = [
+            subscription_to_add(known, txn_id, added.topic, added.subscription)
+            for added in command.subscription
+        ]
+    except (NotAllowed, NotFound):
+        if up_to_date or known.ownership is ALONE:
+            raise
+        return _up_to_date(session, command, add_subscription)
     return _adding(session, txn_id, TransactionCoordinator.add_subscriptions, subscriptions)
+
+
+async def _up_to_date(
+    session: Connection, command: T, again: Callable[[Connection, T, bool], Awaitable[TxnId]]
+) -> TxnId:
+    """Nothing is refused before this: another broker may have just created the topic's partitions
+    or its namespace, and clients do not repeat a refused request.
+    """
+    await session.services.topics.ownership.refreshed()
+    return await though_closed(again(session, command, True))
 
 
 def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:

@@ -3,6 +3,7 @@ the handler and uses only names, so a refusal is the same whether or not the obj
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import cache
 
 from starlette.requests import Request
@@ -16,15 +17,20 @@ from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity
 from pybroker.security.permissions import RouteRow, route_row
 
+CaughtUp = Callable[[], Awaitable[None]]
 
-def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> DescribedRoute:
-    """The route with its permission check. Raises LookupError for a route without a row, even
+
+def permitted(
+    route: DescribedRoute, authorizer: Authorizer | None, caught_up: CaughtUp
+) -> DescribedRoute:
+    """The route with its permission check. `caught_up` returns when the permissions that other
+    brokers granted before the call are known. Raises LookupError for a route without a row, even
     without authorization.
     """
     row = route_row(route.method, plain_path(route.path))
     if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
-    return route.behind(lambda endpoint: _checked(endpoint, row, authorizer))
+    return route.behind(lambda endpoint: _checked(endpoint, row, authorizer, caught_up))
 
 
 @cache
@@ -33,11 +39,15 @@ def plain_path(path: str) -> str:
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
-def _checked(endpoint: Endpoint, row: RouteRow, authorizer: Authorizer) -> Endpoint:
+def _checked(
+    endpoint: Endpoint, row: RouteRow, authorizer: Authorizer, caught_up: CaughtUp
+) -> Endpoint:
     async def checked(request: Request) -> Response:
-        target = target_of(request)
+        target, identity = target_of(request), identity_of(request)
+        if row.need is not Need.SUPER_USER and not authorizer.may(identity, row.need, target):
+            await caught_up()
         try:
-            authorizer.require(identity_of(request), row.need, target, "do this")
+            authorizer.require(identity, row.need, target, "do this")
         except AuthorizationError as refusal:
             raise _as_apache_says(refusal, row, target) from None
         return await endpoint(request)

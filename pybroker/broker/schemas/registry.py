@@ -216,6 +216,16 @@ class Schemas:
             raise _no_schema(topic, version)
         return found
 
+    async def found(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
+        """Like `get`, with all that other brokers wrote before the call. Also raises
+        ServiceNotReady.
+        """
+        try:
+            return self.get(topic, version)
+        except TopicNotFound:
+            await self._caught_up()
+            return self.get(topic, version)
+
     async def not_deleted(self, topic: TopicName, version: int) -> SchemaVersion:
         """The given version, unless it was deleted. Raises TopicNotFound."""
         known = await self._known.of(topic)
