@@ -7,10 +7,10 @@ API's answers (`api.py`).
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.datastructures import FormData, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -23,6 +23,7 @@ from pybroker.base.version import version
 from pybroker.console.api import OUTER_RECEIVE, Api, Refused
 from pybroker.console.assets import ASSETS, WITHOUT_LOGIN, asset_url, assets
 from pybroker.console.formats import FILTERS, moment, percent
+from pybroker.console.forms import BEFORE_LOGIN_BYTES, MOST_BYTES, cookie_of, read_form
 from pybroker.console.login import LOGIN, LoginViews
 from pybroker.console.notices import Notices
 from pybroker.console.page import Page, View
@@ -97,15 +98,14 @@ class Site:
         await answer(scope, receive, send_with_headers)
 
     async def _answer(self, request: Request) -> Response:
-        form = await _form(request)
         path = request.url.path.rstrip("/")
         if path.startswith(ASSETS + "/"):
             return await self._asset(request, path.removeprefix(ASSETS + "/"))
-        browser_id = request.cookies.get(COOKIE, "")
+        browser_id = cookie_of(request, COOKIE)
         is_new = not browser_id or len(browser_id) > _LONGEST_ID
         if is_new:
             browser_id = new_id()
-        visit = self._visit(request, None, browser_id, form)
+        visit = self._visit(request, None, browser_id)
         answer = await _or_problem(visit, self._page(visit, path))
         if is_new and "set-cookie" not in answer.headers:
             self._secure_cookie(visit, answer, browser_id)
@@ -113,12 +113,12 @@ class Site:
 
     async def _page(self, visit: Visit, path: str) -> Response:
         request = visit.request
-        if request.method not in _READING:
-            self._check_form(visit)
         if path == LOGIN and self._sessions is not None:
+            await self._read_form(visit, BEFORE_LOGIN_BYTES)
             return await self._login.answer(visit)
         if not await self._enters(visit):
             return _to_login(visit)
+        await self._read_form(visit, MOST_BYTES)
         if path == "/console/logout" and request.method == "POST":
             return self._login.log_out(visit)
         page, view, parts = self._found(request, path)
@@ -145,7 +145,7 @@ class Site:
             return Response(status_code=403)
 
         async def part() -> Part | None:
-            now = self._visit(visit.request, None, visit.browser_id, FormData())
+            now = self._visit(visit.request, None, visit.browser_id)
             now.place = visit.place
             try:
                 if not await self._enters(now):
@@ -177,7 +177,7 @@ class Site:
     async def _asset(self, request: Request, name: str) -> Response:
         asset = assets().get(name)
         if self._sessions is not None and name not in WITHOUT_LOGIN:
-            identity = await self._identity(request, request.cookies.get(COOKIE, ""))
+            identity = await self._identity(request, cookie_of(request, COOKIE))
             if identity is None:
                 return Response(status_code=404)
         if asset is None or request.method not in _READING:
@@ -192,9 +192,7 @@ class Site:
         by_itself = "hx-request" in request.headers or request.headers.get("accept") == MEDIA_TYPE
         return await self._sessions.identity(browser_id, address_of(request), by_itself)
 
-    def _visit(
-        self, request: Request, identity: Identity | None, browser_id: str, form: FormData
-    ) -> Visit:
+    def _visit(self, request: Request, identity: Identity | None, browser_id: str) -> Visit:
         return Visit(
             request=request,
             api=self._api_for(request, identity),
@@ -204,22 +202,28 @@ class Site:
             kept=self._kept,
             browser_id=browser_id,
             form_token=self._form_tokens.of(browser_id),
-            form=form,
         )
 
     def _api_for(self, request: Request, identity: Identity | None) -> Api:
         return Api(self._api, self._services.authorizer, request.scope, identity)
 
-    def _check_form(self, visit: Visit) -> None:
-        """Refuses a form that a page of another site sent."""
-        site = visit.request.headers.get("sec-fetch-site", "same-origin")
-        said = visit.said("form_token")
-        if site != "same-origin" or not self._form_tokens.fits(said, visit.browser_id):
-            raise HTTPException(
-                403,
-                "This form is outdated or from another site: go back, reload the page and send it "
-                "again",
-            )
+    async def _read_form(self, visit: Visit, most_bytes: int) -> None:
+        """Reads the form, if one was sent. Refuses a form that a page of another site sent, before
+        its fields are decoded.
+        """
+        if visit.request.method in _READING:
+            return
+        refused = HTTPException(
+            403,
+            "This form is outdated or from another site: go back, reload the page and send it "
+            "again",
+        )
+        if visit.request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise refused
+        form = await read_form(visit.request, most_bytes)
+        if not self._form_tokens.fits(form.token, visit.browser_id):
+            raise refused
+        visit.form = await form.fields()
 
     def _secure_cookie(self, visit: Visit, answer: Response, browser_id: str) -> None:
         answer.set_cookie(
@@ -234,21 +238,6 @@ class Site:
 
 def address_of(request: Request) -> str:
     return request.client.host if request.client else "unknown"
-
-
-async def _form(request: Request) -> FormData:
-    """Reads the whole body. Afterwards `receive` only reports that the browser disconnected."""
-    await request.body()
-    if request.method in _READING:
-        return FormData()
-    return FormData(_fields(await request.body()))
-
-
-def _fields(body: bytes) -> dict[str, str]:
-    try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=200))
-    except ValueError:
-        raise HTTPException(400, "The form cannot be read") from None
 
 
 def _to_login(visit: Visit) -> Response:
