@@ -319,7 +319,8 @@ class Broker:
         if wanted("METRICS"):
             own_lag = replace(services, live_loop_lag_s=lag.reader())
             await _send_metrics(own_lag, parts)
-        self._http = HttpServer(AtFirstRequest(services, Door))
+        limit_bytes = self._config.max_pending_delivery_bytes
+        self._http = HttpServer(AtFirstRequest(services, Door), limit_bytes)
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls

@@ -10,6 +10,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from pybroker.admin.http.answer_memory import AnswerMemory
+from pybroker.admin.http.answering import Answering
 from pybroker.admin.http.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
 from pybroker.base.accepting import ACCEPTED_A_TURN, let_many_wait, listen
 from pybroker.security.tls_connection import TlsDoor, TlsListener
@@ -19,15 +21,17 @@ Endpoint = tuple[str, int]  # host and port
 _DRAIN_TIMEOUT_S: Final = 5
 _DRAIN_LOOK_S: Final = 0.005
 _TICK_S: Final = 1.0
+_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _COUNT_OF_A_NEW_DATE: Final = 0  # uvicorn renews the Date header at each multiple of ten
 
 log = logging.getLogger(__name__)
 
 
 class HttpServer:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limit_bytes: int = _ANSWER_BYTES) -> None:
+        """`limit_bytes` is for all large answers together."""
         config = uvicorn.Config(
-            app,
+            Answering(app, AnswerMemory(limit_bytes)),
             http=ImpatientProtocol,
             ws="none",
             lifespan="off",

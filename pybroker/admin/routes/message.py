@@ -7,10 +7,7 @@ the header X-Pulsar-num-batch-message. Everything else is in headers, under Apac
 """
 
 import asyncio
-import base64
-import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -20,55 +17,24 @@ from starlette.responses import Response
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
 from pybroker.admin.finding import single
+from pybroker.admin.http.answer_memory import room_of
+from pybroker.admin.message_headers import as_headers
 from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import MESSAGE_ID
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.json_schema import BYTES, WHOLE, choice, whole
 from pybroker.base.names import check_subscription_name
-from pybroker.base.runtime import iso_time
 from pybroker.broker.entry_metadata import INDEX, entry_with_index
 from pybroker.broker.publish_time import first_to_read
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import NothingAcknowledged, waiting_entry
-from pybroker.wire.decompression import CannotDecompress, decompressed
+from pybroker.wire.decompression import MAX_BYTES, CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _NUMBER: Final = "{number:int}"
-# Fields of MessageMetadata that are shown unchanged, and their headers.
-_PLAIN: Final = {
-    "producer_name": "producer-name",
-    "sequence_id": "sequence-id",
-    "highest_sequence_id": "highest-sequence-id",
-    "replicated_from": "replicated-from",
-    "partition_key": "partition-key",
-    "partition_key_b64_encoded": "partition-key-b64-encoded",
-    "null_partition_key": "null-partition-key",
-    "null_value": "null-value",
-    "uncompressed_size": "uncompressed-size",
-    "encryption_algo": "encryption-algo",
-    "marker_type": "marker-type",
-    "txnid_least_bits": "txnid-least-bits",
-    "txnid_most_bits": "txnid-most-bits",
-    "uuid": "uuid",
-    "num_chunks_from_msg": "num-chunks-from-msg",
-    "total_chunk_msg_size": "total-chunk-msg-size",
-    "chunk_id": "chunk-id",
-    "num_messages_in_batch": "num-batch-message",
-}
-_TIMES: Final = {
-    "publish_time": "publish-time",
-    "event_time": "event-time",
-    "deliver_at_time": "deliver-at-time",
-}
-_BYTES: Final = {
-    "ordering_key": "Base64-ordering-key",
-    "encryption_param": "Base64-encryption-param",
-    "schema_version": "Base64-schema-version-b64encoded",
-}
-_COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
-_UNFIT: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")  # not allowed in the name of a header
-_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+Found = tuple[Position, bytes]
 
 
 class MessageRoutes:
@@ -114,21 +80,25 @@ class MessageRoutes:
         if number < 1:
             raise HTTPException(412, "Positions are counted from 1")
         subscription = topic.subscriptions.get(name)
-        if subscription is not None:
-            found = await subscription.peek(number)
-        else:
-            nothing = NothingAcknowledged(topic.ledger)
-            found = await waiting_entry(topic.ledger, nothing, topic.hidden, number)
-        if found is None:
-            raise HTTPException(
-                404, f"Message not found: fewer than {number} messages wait on {name}"
-            )
-        return await _answer(topic, *found)
+
+        async def find() -> Found:
+            if subscription is not None:
+                found = await subscription.peek(number)
+            else:
+                nothing = NothingAcknowledged(topic.ledger)
+                found = await waiting_entry(topic.ledger, nothing, topic.hidden, number)
+            if found is None:
+                raise HTTPException(
+                    404, f"Message not found: fewer than {number} messages wait on {name}"
+                )
+            return found
+
+        return await _answer(request, topic, find)
 
     async def by_id(self, request: Request) -> Response:
         topic = await self._topic(request)
         position = Position(request.path_params["ledger"], request.path_params["number"])
-        return await self._stored(topic, position)
+        return await self._stored(request, topic, position)
 
     async def examine(self, request: Request) -> Response:
         """The n-th stored entry (?messagePosition, from 1), counted from ?initialPosition."""
@@ -143,7 +113,7 @@ class MessageRoutes:
             raise HTTPException(412, f"{topic.name} holds no messages to examine")
         index = min(count, total) - 1
         position = _nth(ledgers, index if origin == "earliest" else total - 1 - index)
-        return await self._stored(topic, position)
+        return await self._stored(request, topic, position)
 
     async def id_by_time(self, request: Request) -> dict[str, int]:
         """The id of the first message published at that time or later; if there is none, the id
@@ -168,13 +138,16 @@ class MessageRoutes:
             )
         return _message_id(topic, found)
 
-    async def _stored(self, topic: Topic, position: Position) -> Response:
-        run = None
-        if topic.ledger.has_entry(position):
-            run = await topic.ledger.read(position, position, 1, 1)
-        if run is None:
-            raise HTTPException(404, f"Message not found: {topic.name} has no entry {position}")
-        return await _answer(topic, position, run.entries[0])
+    async def _stored(self, request: Request, topic: Topic, position: Position) -> Response:
+        async def find() -> Found:
+            run = None
+            if topic.ledger.has_entry(position):
+                run = await topic.ledger.read(position, position, 1, 1)
+            if run is None:
+                raise HTTPException(404, f"Message not found: {topic.name} has no entry {position}")
+            return position, run.entries[0]
+
+        return await _answer(request, topic, find)
 
     async def _topic(self, request: Request) -> Topic:
         return await single(self._topics, topic_of(request), "look at")
@@ -196,50 +169,70 @@ def _nth(ledgers: Sequence[LedgerInfo], index: int) -> Position:
     raise IndexError(index)
 
 
-async def _answer(topic: Topic, position: Position, entry: bytes) -> Response:
-    try:
-        metadata, payload = parse_metadata(entry), payload_of(entry)
-    except BadEntry as error:
-        raise HTTPException(500, f"The message at {position} cannot be shown: {error}") from None
-    # A chunk is a part of compressed data, and only all chunks together can be decompressed.
-    if not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1:
-        loop = asyncio.get_running_loop()
-        try:
-            payload = await loop.run_in_executor(
-                None, decompressed, metadata.compression, payload, metadata.uncompressed_size
-            )
-        except CannotDecompress as error:
-            raise HTTPException(501, f"The message at {position} is compressed: {error}") from None
-    response = Response(payload, media_type="application/octet-stream")
-    fields = [
-        ("Message-ID", f"{position.ledger_id}:{position.entry_id}"),
-        *_described(metadata),
-        *_decided(topic, position, metadata),
-    ]
-    response.raw_headers += [(_header(name), _value(value)) for name, value in fields]
+async def _answer(request: Request, topic: Topic, find: Callable[[], Awaitable[Found]]) -> Response:
+    """The entry that `find` finds. While the answer has to wait for room, the entry is not kept."""
+    room = room_of(request.scope)
+    shown = _Shown(*await find())
+    if not room.take_now(size_bytes := shown.size_bytes):
+        del shown
+        await room.take(size_bytes)
+        shown = _Shown(*await find())
+        if shown.size_bytes > size_bytes:  # it is another one by now
+            raise ServiceNotReady("The message is not there any more: try again")
+    response = Response(await shown.body(), media_type="application/octet-stream")
+    response.raw_headers += shown.headers(topic)
     return response
 
 
-def _described(metadata: Any) -> Iterator[tuple[str, object]]:
-    for field, name in _PLAIN.items():
-        if metadata.HasField(field):
-            yield name, getattr(metadata, field)
-    for field, name in _TIMES.items():
-        if metadata.HasField(field):
-            yield name, _time(getattr(metadata, field))
-    for field, name in _BYTES.items():
-        if metadata.HasField(field):
-            yield name, base64.b64encode(getattr(metadata, field)).decode()
-    if metadata.HasField("compression") and metadata.compression < len(_COMPRESSIONS):
-        yield "compression", _COMPRESSIONS[metadata.compression]
-    yield "Is-Encrypted", bool(metadata.encryption_keys)
-    for cluster in metadata.replicate_to:
-        yield "replicated-to", cluster
-    properties = {_text(pair.key): _text(pair.value) for pair in metadata.properties}
-    if properties:
-        yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients since version 3
-    for key, value in properties.items():
-        yield f"PROPERTY-{key}", value  # for earlier clients
+class _Shown:
+    """An entry with its metadata. Raises HTTPException."""
+
+    def __init__(self, position: Position, entry: bytes) -> None:
+        self._position = position
+        try:
+            self._metadata, self._payload = parse_metadata(entry), payload_of(entry)
+        except BadEntry as error:
+            raise HTTPException(
+                500, f"The message at {position} cannot be shown: {error}"
+            ) from None
+
+    @property
+    def _is_compressed(self) -> bool:
+        """A chunk is a part of compressed data: only all chunks together can be decompressed."""
+        metadata = self._metadata
+        is_whole = not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1
+        return is_whole and bool(metadata.compression)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the answer, before anything is decompressed."""
+        claimed: int = self._metadata.uncompressed_size
+        if self._is_compressed and claimed <= MAX_BYTES:  # otherwise it is refused
+            return claimed + len(self._payload)
+        return len(self._payload)
+
+    async def body(self) -> bytes:
+        if not self._is_compressed:
+            return self._payload
+        metadata, loop = self._metadata, asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                None, decompressed, metadata.compression, self._payload, metadata.uncompressed_size
+            )
+        except CannotDecompress as error:
+            raise HTTPException(
+                501, f"The message at {self._position} is compressed: {error}"
+            ) from None
+
+    def headers(self, topic: Topic) -> list[tuple[bytes, bytes]]:
+        position, metadata = self._position, self._metadata
+        return as_headers(
+            (
+                ("Message-ID", f"{position.ledger_id}:{position.entry_id}"),
+                *_decided(topic, position, metadata),
+            ),
+            metadata,
+        )
 
 
 def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
@@ -252,27 +245,3 @@ def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[
     if not metadata.HasField("marker_type") and (hidden or metadata.HasField("txnid_least_bits")):
         yield "txn-aborted", hidden
     yield "txn-uncommitted", position > topic.max_read_position
-
-
-def _text(value: str | bytes) -> str:
-    """A producer's string; protobuf returns bytes if it is not UTF-8."""
-    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
-
-
-def _time(at_ms: int) -> str:
-    try:
-        return iso_time(at_ms)
-    except (ValueError, OverflowError, OSError):
-        return str(at_ms)  # outside the calendar's range
-
-
-def _header(name: str) -> bytes:
-    """Spelled as in Apache Pulsar, because the Java client is case-sensitive."""
-    return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode())
-
-
-def _value(value: object) -> bytes:
-    if isinstance(value, bytes):
-        value = _text(value)
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return _CONTROL.sub(b" ", text.encode()).strip()
