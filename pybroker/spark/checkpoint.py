@@ -1,15 +1,14 @@
 """Reads Spark's checkpoint for exactly_once, and adds one file to it.
 
-Spark writes offsets/<batch id> before a batch runs: a version, the batch's metadata, and one line
-per source. exactly_once adds the id of the transaction that may be open, so that a driver that
-takes over the checkpoint can end its predecessor's transaction instead of waiting for its timeout.
-Files are read through Hadoop's file systems, because the checkpoint may be on any of them.
+Spark writes offsets/<batch id> before a batch runs (pybroker.spark.offset_log). exactly_once adds
+the id of the transaction that may be open, so that a driver that takes over the checkpoint can end
+its predecessor's transaction instead of waiting for its timeout. Files are read through Hadoop's
+file systems, because the checkpoint may be on any of them.
 """
 
-import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -17,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from pybroker.base.errors import MetadataError, NotAllowed
 from pybroker.base.names import TxnId
+from pybroker.spark.offset_log import PlannedBatch, parsed
 from pybroker.spark.offsets import CursorName, SourceOffset, Span, is_pulsar_offset
 from pybroker.spark.work import Work
 
 log = logging.getLogger("pybroker.spark")
 
-_OFFSET_LOG_VERSION = "v1"
 _OPEN_TRANSACTION = "pybroker-open-transaction"
 
 
@@ -49,18 +48,16 @@ class Checkpoint:
 
         Raises NotAllowed if two sources share a cursor: it can track the messages of only one.
         """
-        lines = self._sources(batch_id)
-        before = self._sources(batch_id - 1) if batch_id > 0 else []
-        _require_cursors_of_their_own(lines)
+        planned = self._planned(batch_id)
+        before = self._planned(batch_id - 1).sources if batch_id > 0 else {}
+        _require_cursors_of_their_own(planned.sources.values())
         progress: dict[CursorName, Span] = {}
-        for index, line in enumerate(lines):
-            unmoved = index < len(before) and before[index] == line
-            offset = _ours(line, before[index] if index < len(before) else None)
-            if offset is not None and not unmoved:
+        for name, line in planned.sources.items():
+            offset = _ours(line, before.get(name))
+            if offset is not None and before.get(name) != line:
                 progress.update(offset.progress())
-        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-        have_cursors = all(_ours(line) is not None for line in lines)
-        return Work(query_id, batch_id, progress, digest, goes_on_at_cursor=have_cursors)
+        have_cursors = all(_ours(line) is not None for line in planned.sources.values())
+        return Work(query_id, batch_id, progress, planned.offsets, planned.files, have_cursors)
 
     def open_transaction(self) -> TxnId | None:
         """None also for an incomplete file: its writer died before using the transaction."""
@@ -83,18 +80,8 @@ class Checkpoint:
         finally:
             stream.close()
 
-    def _sources(self, batch_id: int) -> list[str]:
-        """Each source's offset, unparsed."""
-        text = self._read(f"offsets/{batch_id}")
-        if text is None:
-            raise MetadataError(f"{self._location} holds no offsets of batch {batch_id}")
-        version, _, *sources = text.splitlines()
-        if version != _OFFSET_LOG_VERSION:
-            raise MetadataError(
-                f"{self._location}/offsets/{batch_id} has version {version}, which this version of "
-                f"pybroker cannot read: it supports {_OFFSET_LOG_VERSION}"
-            )
-        return sources
+    def _planned(self, batch_id: int) -> PlannedBatch:
+        return PlannedBatch.read(self._read, self._location, batch_id)
 
     def _read(self, name: str) -> str | None:
         path = self._path(name)
@@ -113,21 +100,14 @@ class Checkpoint:
 
 def _ours(line: str, before: str | None = None) -> SourceOffset | None:
     """Other sources may write lines that are not JSON; ignore them."""
-    offset = _parsed(line)
+    offset = parsed(line)
     if not is_pulsar_offset(offset):
         return None
-    earlier = _parsed(before) if before is not None else None
+    earlier = parsed(before) if before is not None else None
     return SourceOffset.from_json(offset, earlier if is_pulsar_offset(earlier) else None)
 
 
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _require_cursors_of_their_own(lines: Sequence[str]) -> None:
+def _require_cursors_of_their_own(lines: Iterable[str]) -> None:
     seen: set[CursorName] = set()
     for offset in filter(None, map(_ours, lines)):
         cursors = {CursorName(topic, offset.subscription) for topic in offset.spans}

@@ -35,6 +35,7 @@ class Evidence(Enum):
     ABSENT = "an earlier batch's marker, or none although there were batches"
     THIS = "this batch's marker, with the same ends"
     OTHER_ENDS = "this batch's marker, with other ends"
+    UNREADABLE = "this batch's marker, but the ends in the checkpoint cannot be read"
     LATER = "a later batch's marker"
 
 
@@ -92,6 +93,11 @@ class Refusal(Enum):
         "older backup, {after_restoring}. If the control topic is gone, check in the output topics "
         "what was published; then {new_checkpoint}"
     )
+    UNREADABLE = (
+        "was committed, but the checkpoint, which tells whether with the same input, can no longer "
+        "be read by the sink's process on the driver's machine (the log says why). Make it "
+        "readable there, and start the query again"
+    )
     OTHER_ENDS = (
         "was committed with ends other than those in Spark's checkpoint: the checkpoint was "
         "restored from a copy or lost a file. Restore the newest checkpoint. If it is gone, "
@@ -128,6 +134,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
         Evidence.ABSENT: Refusal.UNKNOWN,
         Evidence.THIS: Decision.SKIP,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
+        Evidence.UNREADABLE: Refusal.UNREADABLE,
         Evidence.LATER: Refusal.OUTDATED,
     },
     Cursors.BEFORE: {
@@ -136,6 +143,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
         Evidence.ABSENT: Decision.RUN,
         Evidence.THIS: Refusal.REWOUND,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
+        Evidence.UNREADABLE: Refusal.UNREADABLE,
         Evidence.LATER: Refusal.OUTDATED,
     },
     Cursors.PAST: {
@@ -143,6 +151,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
         Evidence.ABSENT: Refusal.NO_MARKER,
         Evidence.THIS: Decision.SKIP,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
+        Evidence.UNREADABLE: Refusal.UNREADABLE,
         Evidence.LATER: Refusal.OUTDATED,
     },
     Cursors.BEHIND: {
@@ -150,6 +159,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
         Evidence.ABSENT: Refusal.RESET_OR_RESTORED,
         Evidence.THIS: Refusal.REWOUND,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
+        Evidence.UNREADABLE: Refusal.UNREADABLE,
         Evidence.LATER: Refusal.OUTDATED,
     },
     Cursors.ELSEWHERE: {
@@ -157,6 +167,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
         Evidence.ABSENT: Refusal.MOVED,
         Evidence.THIS: Refusal.REWOUND,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
+        Evidence.UNREADABLE: Refusal.UNREADABLE,
         Evidence.LATER: Refusal.OUTDATED,
     },
 }
@@ -186,6 +197,8 @@ def _evidence(work: Work, newest: Marker) -> Evidence:
     if newest.batch_id > work.batch_id:
         return Evidence.LATER
     if newest.batch_id == work.batch_id:
+        if newest.sources and not work.sources:
+            return Evidence.UNREADABLE
         return Evidence.THIS if newest.is_of(work) else Evidence.OTHER_ENDS
     if newest.batch_id == work.batch_id - 1:
         return Evidence.PRECEDING

@@ -31,10 +31,17 @@ class Marker:
     # The positions after which all input is kept in case this batch must be evaluated again, also
     # for cursors that earlier batches passed over.
     kept: Places = field(default_factory=dict)
+    # See Work; empty in markers of earlier versions.
+    files: str = ""
 
     @classmethod
     def opening(cls, query_id: str) -> Self:
         return cls(query_id, _OPENING, _NO_TRANSACTION, {})
+
+    @classmethod
+    def of(cls, work: Work, txn_id: TxnId, kept: Places | None = None) -> Self:
+        batch = work.query_id, work.batch_id
+        return cls(*batch, txn_id, work.progress, work.sources, kept or {}, work.files)
 
     @property
     def is_opening(self) -> bool:
@@ -42,11 +49,11 @@ class Marker:
 
     def is_of(self, work: Work) -> bool:
         """Whether it belongs to that batch and the batch still reads the same input."""
-        same_sources = self.sources in ("", work.sources)
         return (
             (self.query_id, self.batch_id) == (work.query_id, work.batch_id)
             and self.progress == work.progress
-            and same_sources
+            and self.sources in ("", work.sources)
+            and self.files in ("", work.files)
         )
 
     def to_bytes(self) -> bytes:
@@ -57,6 +64,7 @@ class Marker:
             "starts": _nested({name: span.after for name, span in self.progress.items()}),
             "ends": _nested({name: span.to for name, span in self.progress.items()}),
             "sources": self.sources,
+            "files": self.files,
             "kept": _nested(self.kept),
         }
         return json.dumps(fields).encode()
@@ -75,6 +83,7 @@ class Marker:
                 progress,
                 fields.get("sources", ""),
                 _flat(fields.get("kept", {})),
+                fields.get("files", ""),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"This is not a marker: {data[:200]!r}") from error

@@ -259,7 +259,7 @@ class ExactlyOnce:
         txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
         checkpoint.record_transaction(txn.txn_id)
         self._open_transaction = txn.txn_id
-        marker = Marker(work.query_id, work.batch_id, txn.txn_id, work.progress, work.sources, kept)
+        marker = Marker.of(work, txn.txn_id, kept)
         self._run(session, batch, work, marker, txn)
         self._open_transaction = None
 

@@ -7,8 +7,10 @@ from pybroker.spark.offsets import Progress
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch and what it reads; `sources` is a digest of the offsets of all its sources.
+    """A batch and what it reads.
 
+    `sources` is a digest of the offsets of all its sources, empty if they are unknown; `files` is
+    one of the files that it reads, empty without any (pybroker.spark.offset_log).
     `goes_on_at_cursor`: each source of the query has a cursor that the query's transactions move,
     so a new checkpoint continues there. False for files, and for a sink that knows no sources.
     """
@@ -17,4 +19,5 @@ class Work:
     batch_id: int
     progress: Progress
     sources: str = ""
+    files: str = ""
     goes_on_at_cursor: bool = False

@@ -41,7 +41,7 @@ BEHIND = [
 
 
 def marker(batch_id, work=WORK):
-    return Marker("query", batch_id, TxnId(0, 1), work.progress, work.sources)
+    return Marker.of(replace(work, batch_id=batch_id), TxnId(0, 1))
 
 
 def test_the_table_is_total():
@@ -108,11 +108,21 @@ def test_without_the_marker_of_the_batch_before_nobody_knows():
         decide(EMPTY, {}, Marker.opening("query"))
 
 
+def test_a_marker_of_an_earlier_version_knows_no_files():
+    assert decide(replace(WORK, files="digest"), PAST, marker(7)) is Decision.SKIP
+
+
+def test_a_committed_batch_is_not_skipped_when_its_input_can_no_longer_be_compared():
+    with pytest.raises(BatchRefused, match="Make it readable there"):
+        decide(replace(EMPTY, sources=""), {}, marker(7, EMPTY))
+
+
 @pytest.mark.parametrize(
     "newest",
     [
         marker(7, Work("query", 7, {ONE: PROGRESS[ONE]}, "digest")),
         marker(7, Work("query", 7, PROGRESS, "of other sources")),
+        marker(7, replace(WORK, files="other files")),
     ],
 )
 def test_a_batch_that_was_committed_with_other_ends_is_refused(newest):
@@ -142,6 +152,7 @@ CASES = {
     Refusal.NO_MARKER: (PAST, marker(3)),
     Refusal.UNKNOWN: ({}, marker(3)),
     Refusal.OTHER_ENDS: (PAST, marker(7, replace(WORK, sources="of other sources"))),
+    Refusal.UNREADABLE: (PAST, marker(7)),
     Refusal.OUTDATED: (PAST, marker(9)),
 }
 GOES_ON_AT_THE_CURSOR = "which continues at the cursor"
@@ -151,6 +162,8 @@ def advice(refusal, work):
     cursors, newest = CASES[refusal]
     if not cursors:
         work = replace(work, progress={})
+    if refusal is Refusal.UNREADABLE:
+        work = replace(work, sources="")
     with pytest.raises(BatchRefused) as error:
         decide(work, cursors, newest)
     return str(error.value)

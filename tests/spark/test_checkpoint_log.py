@@ -20,10 +20,10 @@ class FakeFiles(Checkpoint):
 
     def __init__(self, **files):
         self._location = "/checkpoint"
-        self._texts = {f"offsets/{name[1:]}": text for name, text in files.items()}
+        self.texts = {f"offsets/{name[1:]}": text for name, text in files.items()}
 
     def _read(self, name):
-        return self._texts.get(name)
+        return self.texts.get(name)
 
 
 def offsets(*lines):
@@ -47,6 +47,22 @@ def test_the_digest_tells_other_sources_ends():
     same = FakeFiles(_0=offsets(FILES_SOURCE)).work("query", 0)
     other = FakeFiles(_0=offsets('{"logOffset":4}')).work("query", 0)
     assert one.sources == same.sources != other.sources
+
+
+def file_of(path, batch_id):
+    return json.dumps({"path": path, "timestamp": 1, "batchId": batch_id})
+
+
+def test_the_digest_tells_other_files_of_the_same_batch():
+    def files(place, *lines):
+        checkpoint = FakeFiles(_0=offsets("-", FILES_SOURCE))
+        checkpoint.texts[f"sources/1/{place}"] = "\n".join(["v1", *lines])
+        return checkpoint.work("query", 0).files
+
+    alone = files("3", file_of("b", 3), file_of("c", 3))
+    assert alone == files("3.compact", file_of("a", 2), file_of("c", 3), file_of("b", 3))
+    assert alone != files("3", file_of("b", 3), file_of("d", 3))
+    assert FakeFiles(_0=offsets("-")).work("query", 0).files == ""
 
 
 def test_two_sources_on_one_cursor_are_refused():

@@ -1,7 +1,9 @@
 """Writes to format("pulsar") by a real Spark, local[2]: jobs and streams, whole or not at all."""
 
 import json
+import shutil
 import urllib.request
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 2000
 BY_DRIVER, BY_TASKS = "1000000", "1"
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 
 @pytest.fixture
@@ -182,7 +185,17 @@ class Stream:
     def __init__(self, spark, broker, topic, folder: Path):
         self.spark, self.broker, self.topic = spark, broker, topic
         self.input, self.checkpoint = folder / "input", str(folder / "checkpoint")
+        self.name: str | None = None
         self.input.mkdir()
+
+    def configure(self, name: str) -> None:
+        """The checkpoint is in the configured folder of all checkpoints, under the query's name."""
+        folder = Path(self.checkpoint).parent
+        self.spark.conf.set(CHECKPOINTS, str(folder))
+        self.name, self.checkpoint = name, str(folder / name)
+
+    def remove(self, first: int) -> None:
+        (self.input / f"{first:06}.txt").unlink()
 
     def add(self, first: int, count: int = 100) -> None:
         lines = "\n".join(str(number) for number in range(first, first + count))
@@ -194,18 +207,22 @@ class Stream:
         named = {
             "service.url": self.broker.service_url,
             "topic": self.topic,
-            "checkpointLocation": self.checkpoint,
             "maxDriverBytesPerTask": BY_TASKS,
             **options,
         }
         rows = source.load(str(self.input)).repartition(2)
         writer = rows.writeStream.format("pulsar").options(**named)
+        if self.name is None:
+            writer = writer.option("checkpointLocation", self.checkpoint)
+        else:
+            writer = writer.queryName(self.name)
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
 @pytest.fixture
-def stream(spark, broker, topic, tmp_path) -> Stream:
-    return Stream(spark, broker, topic, tmp_path)
+def stream(spark, broker, topic, tmp_path) -> Iterator[Stream]:
+    yield Stream(spark, broker, topic, tmp_path)
+    spark.conf.unset(CHECKPOINTS)
 
 
 def test_a_stream_of_files_is_written_once_over_its_restarts(stream, broker, topic):
@@ -237,5 +254,32 @@ def test_a_restored_checkpoint_is_refused(stream, broker, topic):
             record.unlink()
     Path(stream.checkpoint, "commits", "0").unlink()
     with pytest.raises(PySparkException, match="is older than this query's last commit"):
+        stream.run()
+    assert read(broker, topic) == list(range(200))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_checkpoint_that_is_one_batch_old_is_refused_unless_the_batch_is_the_same(
+    stream, spark, broker, topic, replaced, configured
+):
+    """Also with files as the source, whose offsets are only counted; and with a folder of all
+    checkpoints in the configuration instead of the option."""
+    if configured:
+        stream.configure(f"query-{replaced}")
+    stream.add(0)
+    stream.run()
+    copy = f"{stream.checkpoint}.copy"
+    shutil.copytree(stream.checkpoint, copy)
+    stream.add(100)
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    shutil.move(copy, stream.checkpoint)
+    if replaced:
+        stream.remove(100)
+        stream.add(200)
+        with pytest.raises(PySparkException, match="the checkpoint was restored from a copy"):
+            stream.run()
+    else:
         stream.run()
     assert read(broker, topic) == list(range(200))

@@ -45,6 +45,8 @@ class Job(NamedTuple):
     schema: TopicSchema | None = None
     # Whether a message too large for an entry is split.
     chunks: bool = True
+    # The checkpoint of a stream, as Spark was given it; empty if it is unknown.
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True)

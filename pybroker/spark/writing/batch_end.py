@@ -7,7 +7,8 @@ previous one. So a replay finds that the batch was committed (then what was writ
 aborted), and of two drivers only one gets the lock.
 
 1. The query's newest marker determines whether the batch runs, is skipped or is refused
-   (pybroker.spark.decision; the sink knows of no sources).
+   (pybroker.spark.decision). The sink has no cursors, but a digest of what the batch reads
+   (pybroker.spark.writing.planned), which the marker holds too.
 2. A transaction, begun beside the attempts' and noted, acknowledges the newest marker: that is the
    lock. If the lock is taken, wait, and after a while end the noted transactions: their driver is
    dead, or will find itself fenced.
@@ -118,8 +119,7 @@ class BatchEnd:
             self.on_step(Step.LOCKED, self.work)
             publish_entries(session, self.written, txn)
             self.on_step(Step.PUBLISHED, self.work)
-            marker = Marker(self.work.query_id, self.work.batch_id, txn.txn_id, {})
-            chain.publish(session, marker, txn)
+            chain.publish(session, Marker.of(self.work, txn.txn_id), txn)
             self.on_step(Step.MARKED, self.work)
         except PulsarError:
             with contextlib.suppress(PulsarError):

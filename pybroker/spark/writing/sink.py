@@ -33,10 +33,12 @@ from pybroker.spark.writing.batch_end import BatchEnd
 from pybroker.spark.writing.entries import Destined, EntryEncoder
 from pybroker.spark.writing.job_end import JobEnd
 from pybroker.spark.writing.notes import NoteBook
+from pybroker.spark.writing.planned import planned
 from pybroker.spark.writing.rows import Rows, rows_of
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
+_CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 _COMPRESSIONS: Final = {each.name.lower(): each for each in CompressionType}
 _BATCHING_TYPES: Final = {each.name.lower(): each for each in BatchingType}
 
@@ -79,6 +81,9 @@ class Plan:
         self.compression_type = _COMPRESSIONS[name]
         self._chunks: bool = options["pulsar.producer.chunkingEnabled"]
         self._batching_type = _BATCHING_TYPES[options["batchingType"]]
+        # Only streams have these options.
+        self._checkpoint: str | None = options.get("checkpointLocation")
+        self._query_name: str | None = options.get("queryName")
 
     def begin(self) -> Job:
         """Begins a new job, with its own notes; a stream's tasks use those of their batch."""
@@ -125,6 +130,14 @@ class Plan:
         if self.rows.topic is None:
             raise NotAllowed("The option controlTopic is required with a column __topic")
         return f"persistent://{TopicName.parse(self.rows.topic).namespace_name}/{local_name}"
+
+    def checkpoint(self, all_checkpoints: str | None) -> str:
+        """The stream's checkpoint; `all_checkpoints` is the configured folder of named queries'
+        checkpoints. A query without a name has a new checkpoint there for each run."""
+        if self._checkpoint is not None:
+            return self._checkpoint
+        known = all_checkpoints is not None and self._query_name is not None
+        return f"{all_checkpoints}/{self._query_name}" if known else ""
 
     def encode(self, batches: Iterable[pa.RecordBatch], part: int, turn: int) -> Iterator[Destined]:
         encoder = EntryEncoder(
@@ -181,7 +194,10 @@ class PulsarStreamWriter(StreamArrowWriter):
         task = _task()
         query_id, batch_id = _property(task, _QUERY_ID), int(_property(task, _BATCH_ID))
         control = self._plan.beside(f"spark-query-{query_id}")
-        job = self.job._replace(notes=NoteBook(control, query_id, batch_id))
+        job = self.job._replace(
+            notes=NoteBook(control, query_id, batch_id),
+            checkpoint=self._plan.checkpoint(task.getLocalProperty(_CHECKPOINTS)),
+        )
         batches = in_batches(iterator, self._plan.columns)
         return write(job, self._plan.encode(batches, task.partitionId(), batch_id))
 
@@ -196,7 +212,14 @@ class PulsarStreamWriter(StreamArrowWriter):
         job = written[0].job
         query_id = job.notes.owner
         chain = Chain(job.notes.topic, query_id)
-        return BatchEnd(job, chain, Work(query_id, batch_id, {}), written)
+        return BatchEnd(job, chain, _work(job, query_id, batch_id), written)
+
+
+def _work(job: Job, query_id: str, batch_id: int) -> Work:
+    found = planned(job.checkpoint, query_id, batch_id) if job.checkpoint else None
+    if found is None:
+        return Work(query_id, batch_id, {})
+    return Work(query_id, batch_id, {}, found.offsets, found.files)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
