@@ -20,10 +20,9 @@ from pybroker.simulation.disk import SimulatedDisk
 from pybroker.simulation.events import Weather
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.judging import Violation
-from pybroker.simulation.node import Node
+from pybroker.simulation.node import Node, NotSimulated
 from pybroker.simulation.run import Outcome, run_seed
-from pybroker.simulation.simulating import BrokenPromise, simulate
-from pybroker.simulation.virtual import NotSimulated
+from pybroker.simulation.simulating import BrokenPromise, NothingTested, simulate
 from pybroker.simulation.world import SimulatedClock, World
 
 __all__ = [
@@ -32,6 +31,7 @@ __all__ = [
     "Fault",
     "Node",
     "NotSimulated",
+    "NothingTested",
     "Outcome",
     "Record",
     "ScenarioError",

@@ -81,6 +81,7 @@ class ProcessSpec:
 class InputSpec:
     topic: str
     messages: tuple[tuple[str, bytes], ...]  # key (may be empty), data
+    duplicates: bool = False  # after a failure, a message may be in the topic twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,12 @@ class Simulation:
         topic: str,
         messages: int | Iterable[bytes | str | tuple[str, bytes | str]] = 12,
         keys: int = 3,
+        duplicates: bool = False,
     ) -> None:
         """Declares messages that are published while your processes run, once the topic has a
-        subscription.
+        subscription or a reader. Each message is published exactly once. With `duplicates`, the
+        publisher sends a message again after a failure though it may be stored, as most producers
+        do; one that is stored twice may be processed once or twice.
 
         A number creates that many messages, `orders-0`, `orders-1`, …, with `keys` different keys.
         Otherwise give the data of each message, or its key and data.
@@ -145,7 +149,8 @@ class Simulation:
                 (f"key-{n % keys}" if keys else "", f"{plain}-{n}") for n in range(messages)
             ]
         pairs = [each if isinstance(each, tuple) else ("", each) for each in messages]
-        self.inputs.append(InputSpec(topic, tuple((key, encoded(data)) for key, data in pairs)))
+        coded = tuple((key, encoded(data)) for key, data in pairs)
+        self.inputs.append(InputSpec(topic, coded, duplicates))
 
     def output(self, topic: str, expect: Expect | None = None, ordered: bool = True) -> None:
         """Declares a topic that is judged at the end.

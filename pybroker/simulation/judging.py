@@ -2,7 +2,7 @@
 
 They are judged when nothing moves any more: from the topics, from the subscriptions of the inputs,
 and from the answers about transactions that the client received. An input that is in its topic
-twice must be processed twice.
+twice must be processed twice, unless its publisher doubled it.
 """
 
 import re
@@ -49,6 +49,8 @@ class Account:
     left: Mapping[tuple[str, str], frozenset[tuple[int, int, int]]]
     transactions: Sequence[SeenTransaction] = ()
     rested_s: float = 0.0  # the time from the last fault until then
+    # How many copies of an input were stored in excess, and need not be processed.
+    spare: Mapping[bytes, int] = field(default_factory=dict)
 
 
 def shown(data: bytes) -> str:
@@ -83,6 +85,7 @@ class _Matching:
 
     def __init__(self, account: Account) -> None:
         self.times = Counter(r.data for records in account.inputs.values() for r in records)
+        self.spare = account.spare
         # By output topic, then by input: the expected number, and the matching records.
         self.wanted: dict[str, dict[bytes, Counter[bytes]]] = {}
         self.found: dict[str, dict[bytes, list[tuple[int, Record]]]] = {}
@@ -141,7 +144,17 @@ class _Matching:
         return len(self.found[topic][data])
 
     def missing(self, topic: str, data: bytes) -> int:
+        wanted, times = self.wanted[topic][data], self.times[data]
+        least = times - self.spare.get(data, 0)
+        return self._lacking(
+            topic, data, Counter({m: n // times * least for m, n in wanted.items()})
+        )
+
+    def surplus(self, topic: str, data: bytes) -> int:
         wanted = self.wanted[topic][data]
+        return self.count(topic, data) + self._lacking(topic, data, wanted) - wanted.total()
+
+    def _lacking(self, topic: str, data: bytes, wanted: Counter[bytes]) -> int:
         if set(wanted) <= {data}:
             return max(0, wanted.total() - self.count(topic, data))
         return (wanted - Counter(record.data for _, record in self.found[topic][data])).total()
@@ -200,10 +213,9 @@ def _state(account: Account, topic: str, records: Sequence[Record], data: bytes)
 
 def _doubled(account: Account, matched: _Matching) -> Iterator[Violation]:
     for rule in account.rules:
-        for data, wanted in matched.wanted[rule.topic].items():
+        for data in matched.wanted[rule.topic]:
             found = matched.found[rule.topic][data]
-            surplus = len(found) + matched.missing(rule.topic, data) - wanted.total()
-            if surplus > 0:
+            if matched.surplus(rule.topic, data) > 0:
                 made = Counter(record.data for _, record in found)
                 often = [f"{shown(what)} {count} times" for what, count in made.items()]
                 text = f"{shown(data)} was processed again: {rule.topic} has {', '.join(often)}"

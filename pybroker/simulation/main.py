@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pybroker.simulation.coverage import Coverage
 from pybroker.simulation.declaring import ScenarioError, Simulation
 from pybroker.simulation.report import kept, replay_options, report
 from pybroker.simulation.run import Outcome, run_seed
@@ -55,6 +56,7 @@ class Chunk:
     seeds: int
     failed: Outcome | None
     judged: bool  # there was an output, or a check
+    coverage: Coverage
 
 
 def main(arguments: list[str]) -> int:
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run asyncio code on pybroker.client.aio together with a broker in one "
         "process, under a virtual clock, with faults drawn from seeds, and judge what the topics "
         "hold afterwards. Exit code 0: every promise was kept, 1: one was broken, 2: it could not "
-        "run.",
+        "run, or no fault met work.",
     )
     parser.add_argument(
         "target", metavar="MODULE:FUNCTION", help="the scenario; MODULE may be a file.py"
@@ -171,7 +173,8 @@ def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
         failed = _first_failure(pool, options, progress)
         if failed is None:
             progress.say(f"{options.seeds} seeds, {kept(progress.judged)}", final=True)
-            return 0
+            print(progress.coverage, flush=True)
+            return EXIT_CANNOT_RUN if progress.judged and progress.coverage.nothing_met else 0
         progress.say(f"seed {failed.seed} failed: {failed.violations[0]}", final=True)
         outcome = _least(pool, options.target, failed, progress)
     print(f"\n{report(outcome)}")
@@ -198,6 +201,7 @@ def _first_failure(
         chunk = waiting.pop(0).result()
         progress.add(chunk.seeds)
         progress.judged |= chunk.judged
+        progress.coverage.join(chunk.coverage)
         if chunk.failed is not None:
             for future in waiting:
                 future.cancel()
@@ -216,8 +220,9 @@ def _least(
     again = run(failed.chosen)
     if again.digest != failed.digest:
         progress.say(
-            "this seed does not replay exactly: does the code read the real time (datetime.now()), "
-            "a file, or what another seed has left in a global variable?",
+            "this seed does not replay exactly: does the code read the real time (datetime.now(), "
+            "uuid.uuid1()), its process id (os.getpid()), a file, or what another seed has left in "
+            "a global variable?",
             final=True,
         )
     return shrunk(failed, run, progress.say)
@@ -233,6 +238,7 @@ class Progress:
         self._redraws = sys.stdout.isatty()
         self._open = False
         self.judged = False
+        self.coverage = Coverage()
 
     def add(self, seeds: int) -> None:
         self._done += seeds
@@ -294,14 +300,15 @@ class _Limit:
 
 def _some(target: str, seeds: range) -> Chunk:
     scenario = loaded(target)
-    judged = False
+    judged, coverage = False, Coverage()
     with _in_silence():
         for number, seed in enumerate(seeds, 1):
             outcome = _limited(scenario, seed, None)
             judged |= outcome.judged
+            coverage.add(outcome)
             if outcome.violations:
-                return Chunk(number, outcome, judged)
-    return Chunk(len(seeds), None, judged)
+                return Chunk(number, outcome, judged, coverage)
+    return Chunk(len(seeds), None, judged, coverage)
 
 
 def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = False) -> Outcome:

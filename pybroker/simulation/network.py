@@ -35,6 +35,17 @@ class Host(Protocol):
     def call_exception_handler(self, context: dict[str, Any]) -> None: ...
 
 
+class NobodyListens(ConnectionRefusedError):
+    """No process of the simulation has ever listened on this port."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(
+            errno.ECONNREFUSED,
+            f"nothing in the simulation listens on port {port}: there is no real network, so make "
+            "the service a process of the scenario",
+        )
+
+
 class SimulatedSocket:
     """The part of a socket that servers and transports use."""
 
@@ -86,13 +97,7 @@ class Network:
         return server
 
     async def connect(self, node: Host, factory: Any, port: int) -> tuple["Transport", Any]:
-        self.callers.add((node.name, port))
-        await self._travel(node)
-        server = self._servers.get(port)
-        if server is None or not server.is_serving():
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
-        if frozenset((node, server.node)) in self._cuts:
-            await node.create_future()  # no answer comes
+        server = await self.reach(node, port)
         here, there = ("127.0.0.1", next(self._ports)), ("127.0.0.1", port)
         client = Transport(self, node, here, there)
         accepted = Transport(self, server.node, there, here)
@@ -103,6 +108,19 @@ class Network:
         client.start(protocol)
         await asyncio.sleep(0)  # `connection_made` runs before this returns
         return client, protocol
+
+    async def reach(self, node: Host, port: int) -> "Server":
+        """The listener on this port, after a handshake. Raises ConnectionRefusedError."""
+        self.callers.add((node.name, port))
+        await self._travel(node)
+        server = self._servers.get(port)
+        if server is None:
+            raise NobodyListens(port)
+        if not server.is_serving():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
+        if frozenset((node, server.node)) in self._cuts:
+            await node.create_future()  # no answer comes
+        return server
 
     def cut_off(self, one: Host, other: Host, for_s: float) -> None:
         """Blocks all traffic between two processes for a while. Existing connections go silent for

@@ -14,7 +14,8 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from pybroker.simulation.burying import end
 from pybroker.simulation.events import Events
@@ -22,6 +23,19 @@ from pybroker.simulation.network import Network
 
 Callback = Callable[..., object]
 Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]
+
+
+NO_PROGRAMS: Final = "a simulation starts no programs: call an async function in its place"
+_NO_TLS: Final = (
+    "the simulated network has no TLS: use pulsar:// and http:// in the simulation (tests of the "
+    "broker's TLS need a real broker)"
+)
+
+
+class NotSimulated(NotImplementedError):
+    """Code in a simulation used something that cannot be simulated. A NotImplementedError, because
+    some libraries then do without.
+    """
 
 
 class SimulatedCrash(BaseException):
@@ -131,6 +145,8 @@ class Node(asyncio.AbstractEventLoop):
         self._tasks_to_prune = 64
         self._pools: dict[object, _Pool] = {}
         self._exception_handler: Callable[..., object] | None = None
+        # Ports that sockets seem to be connected to.
+        self._connected: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<Node {self.name}{' dead' if self.dead else ''}>"
@@ -346,21 +362,34 @@ class Node(asyncio.AbstractEventLoop):
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        if options.get("ssl") is not None or options.get("sock") is not None:
-            raise NotImplementedError("the simulated network has neither TLS nor real sockets")
+        if options.get("ssl") is not None:
+            raise NotSimulated(_NO_TLS)
+        if (sock := options.get("sock")) is not None:  # bound, but it will never listen
+            port = sock.getsockname()[1]
+            sock.close()
         return self.network.listen(self, protocol_factory, port or 0)
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        if options.get("ssl") is not None or options.get("sock") is not None:
-            raise NotImplementedError("the simulated network has neither TLS nor real sockets")
+        if options.get("ssl") is not None:
+            raise NotSimulated(_NO_TLS)
+        if (sock := options.get("sock")) is not None:
+            port = self._connected.pop(sock, None)
+            if port is None:
+                raise NotSimulated("a simulation has no real sockets: pass a host and a port")
+            sock.close()
         return await self.network.connect(self, protocol_factory, port)
 
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Connects a socket that will be passed to `create_connection`, as aiohttp does. The socket
+        itself stays unconnected.
+        """
+        await self.network.reach(self, address[1])
+        self._connected[sock] = address[1]
+
     async def subprocess_exec(self, *_: Any, **options: Any) -> Any:
-        raise NotImplementedError(
-            "a simulation starts no programs: call an async function in its place"
-        )
+        raise NotSimulated(NO_PROGRAMS)
 
     subprocess_shell = subprocess_exec
 
@@ -389,6 +418,15 @@ class Node(asyncio.AbstractEventLoop):
     def remove_signal_handler(self, sig: int) -> bool:
         return False
 
+    def get_task_factory(self) -> None:
+        """None: all tasks are the simulation's."""
+
+    def set_task_factory(self, factory: Any) -> None:
+        """No effect: a task that begins at once would be a task that begins soon."""
+
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
+        return sockaddr[0], str(sockaddr[1])
+
     def get_exception_handler(self) -> Any:
         return self._exception_handler
 
@@ -406,6 +444,26 @@ class Node(asyncio.AbstractEventLoop):
             f"{self.name} at {self.world.now:.3f} s: {context.get('message')}: {error!r}"
         )
         self.keep(error)
+
+
+def _unsupported(name: str) -> Callback:
+    what = "a simulation has no real files, pipes and sockets. Use asyncio.open_connection(…) and "
+    what += "asyncio.start_server(…)"
+    if name in ("run_forever", "run_until_complete", "stop", "close"):
+        what = "your function is awaited on a loop that runs already"
+    if name == "start_tls":
+        what = _NO_TLS
+
+    def refuse(self: Node, *_: Any, **options: Any) -> Any:
+        raise NotSimulated(f"the simulated event loop has no {name}(): {what}")
+
+    return refuse
+
+
+# Otherwise they would raise NotImplementedError without a word.
+for _name in sorted(set(vars(asyncio.AbstractEventLoop)) - set(vars(Node))):
+    if not _name.startswith("_"):
+        setattr(Node, _name, _unsupported(_name))
 
 
 def named(work: object) -> str:

@@ -3,7 +3,7 @@
 import inspect
 import linecache
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,8 @@ from typing import Any, Final
 from pybroker.base.errors import PulsarError
 from pybroker.simulation.declaring import ProcessSpec
 from pybroker.simulation.faults import Fault
-from pybroker.simulation.node import Node, SimulatedTask, named
+from pybroker.simulation.network import NobodyListens
+from pybroker.simulation.node import Node, NotSimulated, SimulatedTask, named
 from pybroker.simulation.recording import Recorder
 from pybroker.simulation.world import World
 
@@ -89,6 +90,7 @@ class UserProcess:
         self.assertions: list[str] = []
         self._planned: tuple[Fault, str] | None = None
         self._failures: list[str] = []
+        self._healed = False
 
     def start(self) -> None:
         self.incarnation += 1
@@ -101,6 +103,13 @@ class UserProcess:
         if self._planned is not None:
             self.node.crash_before = self._planned[0].turn
         self.node.start(self._main(self.node), name)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it blocks its loop, or has ended and is started again."""
+        if self.node is None:
+            return False
+        return self.node.is_busy or (self.node.dead and not self.finished)
 
     async def _main(self, node: ProcessNode) -> None:
         try:
@@ -126,6 +135,8 @@ class UserProcess:
         text = said(error)
         node.tell(f"ends: {text}", always=True)
         expected = isinstance(error, PulsarError | OSError | TimeoutError)
+        if _is_for_good(error):
+            expected = not self._healed  # the service may come later
         self._failures = [] if expected else [*self._failures, text]
         if len(self._failures) >= _FAILURES_IN_A_ROW:
             self.broken = f"{self.spec.name} ended {_FAILURES_IN_A_ROW} times in a row with {text}"
@@ -150,6 +161,7 @@ class UserProcess:
         assert self._planned is not None
         fault, name = self._planned
         self._planned = None
+        self.recorder.strikes.add(name, self.world.now)
         node.tell(f"{name}: crashes at {node.where()}", always=True)
         node.crash(silently=fault.silent)
         if not self.finished:
@@ -162,19 +174,42 @@ class UserProcess:
 
     def heal(self) -> None:
         """Cancels scheduled crashes."""
+        self._healed = True
         self._planned = None
         if self.node is not None:
             self.node.crash_before = None
 
 
 def said(error: BaseException) -> str:
-    """The error in one line; for a bare assert, its source."""
+    """The error in one line; for a bare assert, its source. A sentence of the simulation is shown
+    even if a library has raised an error of its own about it.
+    """
     text = str(error).partition("\n")[0]
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if text or trace is None:
-        return f"{type(error).__name__}: {text}" if text else type(error).__name__
-    path = trace.tb_frame.f_code.co_filename
-    source = linecache.getline(path, trace.tb_lineno).strip()
-    return f"{type(error).__name__} at {Path(path).name}:{trace.tb_lineno} `{source}`"
+        shown = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    else:
+        path = trace.tb_frame.f_code.co_filename
+        source = linecache.getline(path, trace.tb_lineno).strip()
+        shown = f"{type(error).__name__} at {Path(path).name}:{trace.tb_lineno} `{source}`"
+    known = (each for each in _causes(error) if isinstance(each, NotSimulated | NobodyListens))
+    told = next((str(each.args[-1]) for each in known), "")
+    return f"{shown}: {told}" if told not in shown else shown
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and all errors behind it."""
+    found: dict[int, BaseException] = {}
+    coming: list[BaseException | None] = [error]
+    while coming:
+        if (each := coming.pop(0)) is not None and id(each) not in found:
+            found[id(each)] = each
+            coming += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    yield from found.values()
+
+
+def _is_for_good(error: BaseException) -> bool:
+    """Whether it calls a service that is not in the scenario."""
+    return any(isinstance(each, NobodyListens) for each in _causes(error))

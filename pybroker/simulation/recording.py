@@ -5,6 +5,7 @@ await of its own, so the code runs as it does without it.
 """
 
 import contextlib
+import math
 from asyncio import events
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import wraps
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 from pybroker.client.aio import Consumer, Message, Producer, Transaction
 from pybroker.client.transactions.coordinator import Coordinators
+from pybroker.simulation.coverage import Strikes
 from pybroker.simulation.declaring import full_name
 from pybroker.simulation.events import Events
 from pybroker.simulation.judging import SeenTransaction, shown
@@ -20,12 +22,14 @@ from pybroker.simulation.story import Event
 
 
 class Recorder:
-    """The events of one seed. `last_action_s` is when a process last took a relevant action."""
+    """The events of one seed, and when processes took their first and last relevant actions."""
 
     def __init__(self, world: Events) -> None:
         self._world = world
         self.events: list[Event] = []
         self.transactions: dict[Any, SeenTransaction] = {}
+        self.strikes = Strikes()
+        self.first_action_s = math.inf
         self.last_action_s = 0.0
 
     def tell(self, who: str, text: str, *about: str, always: bool = False) -> None:
@@ -33,6 +37,7 @@ class Recorder:
 
     def acted(self) -> None:
         self.last_action_s = self._world.now
+        self.first_action_s = min(self.first_action_s, self.last_action_s)
 
     def transaction(self, txn: Transaction) -> SeenTransaction:
         name = _txn_name(txn)

@@ -1,5 +1,6 @@
 """Formats a broken promise as text: the events with the faults among them, then the promise."""
 
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,8 +35,12 @@ def _lines(outcome: Outcome, everything: bool) -> Iterator[str]:
         yield f"… and {more} more"
     if not outcome.violations:
         yield kept(outcome.judged)
+    if drawn:
+        met = ", ".join(str(index + 1) for index in outcome.met) or "none"
+        yield f"faults that met work: {met}"
     seconds = f"{outcome.virtual_s:.1f} virtual seconds"
-    yield f"history {outcome.digest}, {outcome.steps} steps, {seconds}"
+    python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+    yield f"history {outcome.digest}, {outcome.steps} steps, {seconds}, {python}"
 
 
 def kept(judged: bool) -> str:

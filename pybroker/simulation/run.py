@@ -11,6 +11,7 @@ import gc
 import inspect
 import random
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -22,7 +23,6 @@ from pybroker.client import aio
 from pybroker.simulation import plan
 from pybroker.simulation.broker import PORT, SimulatedBroker
 from pybroker.simulation.declaring import (
-    InputSpec,
     Logs,
     Record,
     ScenarioError,
@@ -33,6 +33,7 @@ from pybroker.simulation.declaring import (
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.judging import Account, Violation, judge, shown
 from pybroker.simulation.processes import UserProcess, said
+from pybroker.simulation.publishing import Publisher, Topics
 from pybroker.simulation.recording import Recorder, recorded_clients
 from pybroker.simulation.story import Event, hash_of
 from pybroker.simulation.virtual import seeded_chance, virtual_time
@@ -45,7 +46,7 @@ REST_S: Final = 240.0  # more than the timeouts of a transaction and of a keep-a
 _QUIET_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.25
 _MAX_STEPS: Final = 1_000_000
-_GAPS_S: Final = (0.0, 0.01, 0.1, 0.3)  # greatest gaps between two inputs
+_STARTING_S: Final = 1.0  # later faults wait for the first input
 _READ_WITHIN_S: Final = 120.0
 _READ_ATTEMPTS: Final = 5
 
@@ -63,6 +64,8 @@ class Outcome:
     virtual_s: float
     steps: int
     judged: bool  # an output or a check was declared
+    kinds: tuple[str, ...] = ()  # of faults, that the scenario allows
+    met: tuple[int, ...] = ()  # the faults that met work, as indexes of `faults`
 
 
 class ProcessBroker(SimulatedBroker):
@@ -81,8 +84,10 @@ class ProcessBroker(SimulatedBroker):
         self.names: dict[tuple[float, str], str] = {}  # names of faults, by time and kind
 
     def crashed(self, fault: Fault) -> None:
-        name = self.names.get((fault.at_s, fault.kind), "a fault of its disk")
-        self.note(f"{name}: crashes")
+        name = self.names.get((fault.at_s, fault.kind))
+        if name is not None:
+            self._recorder.strikes.add(name, self.world.now)
+        self.note(f"{name or 'a fault of its disk'}: crashes")
 
     def note(self, what: str) -> None:
         self._recorder.tell(f"broker.{self.incarnation}", what, always=True)
@@ -108,8 +113,17 @@ class SeedRun:
         self.processes = {
             spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
         }
-        self._unpublished = len(self.sim.inputs)
-        self._refused = ""  # why an input could not be published the last time
+        topics = Topics(self.sim.service_url, self._parts, self._subscriptions, self._is_read)
+        self.publishers = [
+            Publisher(self.world, f"input-{number}", given, topics, self.recorder)
+            for number, given in enumerate(self.sim.inputs)
+        ]
+        for publisher in self.publishers:
+            publisher.began = self._begin
+            self.broker.before_start.append(publisher.broker_starts)
+        self._begun = not self.publishers
+        self._waiting: list[int] = []  # faults that are to meet work
+        self._work_ends_s = 0.0
         self._healed_s = 0.0
         self._violations: list[Violation] = []
         self._logs = Logs()
@@ -134,11 +148,17 @@ class SeedRun:
         return Outcome(
             self.seed, self.faults, self.chosen, tuple(self._violations),
             tuple(self.recorder.events), digest, self.world.now, self.world.steps,
-            bool(self.sim.outputs or self.sim.checks),
+            bool(self.sim.outputs or self.sim.checks), self.sim.kinds, self._met(),
         )  # fmt: skip
 
     def _broken(self, kind: str, text: str) -> None:
         self._violations.append(Violation(kind, text))
+
+    def _met(self) -> tuple[int, ...]:
+        recorder = self.recorder
+        if not self.sim.inputs:  # what the processes do may be invisible
+            return recorder.strikes.met(0.0, self.world.now)
+        return recorder.strikes.met(recorder.first_action_s, recorder.last_action_s)
 
     # --- 1. work
 
@@ -148,41 +168,33 @@ class SeedRun:
             raise _Stuck("the broker does not start")
         for process in self.processes.values():
             self.world.after(0.2 * self._rng.random(), process.start)
-        for number, given in enumerate(self.sim.inputs):
-            self.world.node(f"input.{number}").start(self._publish(given), given.topic)
+        for publisher in self.publishers:
+            publisher.start()
         for index in self.chosen:
-            fault = self.faults[index]
-            self.world.after(fault.at_s, self._happen, fault, f"FAULT {index + 1}")
-        self._run(lambda: False, plan.ACTIVE_S)
+            self.world.after(self.faults[index].at_s, self._happen_to_work, index)
+        self._work_ends_s = self.world.now + plan.ACTIVE_S
+        while not self._begun or self.world.now < self._work_ends_s:
+            self._run(lambda: False, max(_LOOK_EVERY_S, self._work_ends_s - self.world.now))
 
     def _run(self, until: Callable[[], bool], within_s: float) -> bool:
         return self.world.run(until, within_s, _MAX_STEPS)
 
-    async def _publish(self, given: InputSpec) -> None:
-        """Publishes an input once its topic has a subscription, so that no message precedes it."""
-        for _ in range(200):
-            if self._subscriptions(given.topic):
-                break
-            await asyncio.sleep(0.05)
-        gap_s = self._rng.choice(_GAPS_S)
-        waiting = list(given.messages)
-        while waiting:
-            client = aio.Client(self.sim.service_url, operation_timeout_seconds=10)
-            try:
-                producer = await client.create_producer(given.topic)
-                while waiting:
-                    key, data = waiting[0]
-                    await producer.send(data, partition_key=key or None)
-                    self.recorder.tell("input", f"{shown(data)} is in {given.topic}", shown(data))
-                    self._refused = ""
-                    del waiting[0]
-                    await asyncio.sleep(gap_s * self._rng.random())
-            except PulsarError as error:  # maybe stored: then it is due twice
-                self._refused = f": {given.topic}: {said(error)}"
-                await asyncio.sleep(0.5)
-            finally:
-                await _closed(client)
-        self._unpublished -= 1
+    def _begin(self) -> None:
+        """The first input is published: faults that waited for work happen from now on."""
+        if self._begun:
+            return
+        self._begun = True
+        for index in self._waiting:
+            self.world.after(self.faults[index].at_s, self._happen_to_work, index)
+        if self._waiting:
+            self._work_ends_s = self.world.now + plan.ACTIVE_S
+
+    def _happen_to_work(self, index: int) -> None:
+        fault = self.faults[index]
+        if self._begun or fault.at_s <= _STARTING_S:
+            self._happen(fault, f"FAULT {index + 1}")
+        else:
+            self._waiting.append(index)
 
     def _happen(self, fault: Fault, name: str) -> None:
         process = self.processes.get(fault.process)
@@ -209,6 +221,7 @@ class SeedRun:
             self._set_clock(process, fault)
         elif not self._disturb(fault):
             return
+        self.recorder.strikes.add(name, self.world.now)
         self.recorder.tell("", f"{name}: {plan.described(fault)}", always=True)
 
     def _set_clock(self, process: UserProcess | None, fault: Fault) -> None:
@@ -255,22 +268,21 @@ class SeedRun:
                 self._broken("ASSERTION", text)
             if process.broken:
                 self._broken("PROCESS FAILS", process.broken)
-        if self._unpublished and any(process.broken for process in self.processes.values()):
+        unpublished = [each for each in self.publishers if not each.done]
+        if unpublished and any(process.broken for process in self.processes.values()):
             return False
-        if self._unpublished:
-            text = f"the inputs could not be published within {REST_S:.0f} s{self._refused}"
-            raise _Stuck(text)
+        if unpublished:
+            refused = unpublished[0].refused
+            raise _Stuck(f"the inputs could not be published within {REST_S:.0f} s{refused}")
         return True
 
     def _is_calm(self) -> bool:
         """Whether no work is left, as far as the broker knows."""
         return (
             self.broker.serving
-            and not self._unpublished
-            and not any(
-                process.node and process.node.is_busy for process in self.processes.values()
-            )
-            and all(self._subscriptions(given.topic) for given in self.sim.inputs)
+            and all(publisher.done for publisher in self.publishers)
+            and not any(process.is_busy for process in self.processes.values())
+            and all(self._is_read(given.topic) for given in self.sim.inputs)
             and all(self._is_connected(process) for process in self.processes.values())
             and not self._backlog()
             and not self.broker.open_transactions()
@@ -314,6 +326,13 @@ class SeedRun:
                         found.setdefault(name, []).append((part, subscription))
         return found
 
+    def _is_read(self, topic: str) -> bool:
+        """Whether the topic has a subscription, maybe one of a reader."""
+        if not self.broker.serving:
+            return False
+        loaded = (self.broker.topics.serving(TopicName.parse(part)) for part in self._parts(topic))
+        return any(each.subscriptions for each in loaded if each)
+
     # --- 3. account
 
     def _account(self) -> None:
@@ -332,10 +351,24 @@ class SeedRun:
             if self.broker.config.transaction_buffer == "logOrder"
             else (),
             self.world.now - self._healed_s,
+            self._spare(),
         )
         self._violations += judge(account)
         for check in self.sim.checks:
             self._check(check)
+
+    def _spare(self) -> Counter[bytes]:
+        """How many copies of each input its publisher has stored in excess."""
+        spare: Counter[bytes] = Counter()
+        for given in self.sim.inputs:
+            if given.duplicates:
+                stored = Counter(record.data for record in self._logs[given.topic])
+                stored.subtract(data for _, data in given.messages)
+                spare += stored  # what is positive
+        for data, count in spare.items():
+            text = f"{shown(data)} is in its topic {count + 1} times"
+            self.recorder.tell("input", text, shown(data), always=True)
+        return spare
 
     def _require_inputs(self) -> None:
         """Requires that all inputs are in their topics: otherwise losses would go unnoticed."""
@@ -413,13 +446,6 @@ class _Stuck(Exception):
 
 async def _awaited(work: Any) -> None:
     await work
-
-
-async def _closed(client: aio.Client) -> None:
-    try:
-        await client.close()
-    except PulsarError:
-        return  # the broker is gone, and will notice by itself
 
 
 def _record(topic: str, message: aio.Message) -> Record:

@@ -4,27 +4,41 @@
 While this is installed, the functions of the module `time` return virtual time to a process of a
 simulation, and real time to everything else. `random` and `os.urandom` (so `uuid.uuid4` and
 `secrets` too) are seeded. C extensions and `datetime.now()` still read the real time. Threads,
-forks and the real network cannot be simulated: using them raises an error that says what to do
-instead.
+forks, programs and the real network cannot be simulated: using them raises an error that says what
+to do instead.
 """
 
 import contextlib
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from asyncio import events
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 from unittest.mock import patch
 
-from pybroker.simulation.node import Node
+from pybroker.simulation.node import NO_PROGRAMS, Node, NotSimulated
 from pybroker.simulation.world import EPOCH_MS
 
-
-class NotSimulated(RuntimeError):
-    """Code in a simulation used something that cannot be simulated."""
+# What starts a program in the end. Only some platforms have each of them.
+_PROGRAMS: Final = [
+    (owner, name)
+    for owner, name in (
+        (subprocess.Popen, "__init__"),
+        (os, "system"),
+        (os, "posix_spawn"),
+        (os, "posix_spawnp"),
+        (os, "execv"),
+        (os, "execve"),
+    )
+    if hasattr(owner, name)
+]
+_ASKING_THE_MACHINE: Final = ("platform", "uuid", "ctypes.util", "sysconfig", "_osx_support")
 
 
 def running_node() -> Node | None:
@@ -92,18 +106,35 @@ def _refusing(real: Callable[[threading.Thread], None]) -> Callable[[threading.T
     return start
 
 
-def _connecting(
-    real: Callable[[socket.socket, Any], None],
-) -> Callable[[socket.socket, Any], None]:
-    def connect(connection: socket.socket, address: Any) -> None:
+def _reaching(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a method by which a socket reaches a peer."""
+
+    def reach(connection: socket.socket, *given: Any) -> Any:
         if running_node() is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             raise NotSimulated(
                 "a simulation has no real network: use asyncio.open_connection(…), and make the "
                 "service that it reaches a process of the scenario"
             )
-        real(connection, address)
+        return real(connection, *given)
 
-    return connect
+    return reach
+
+
+def _starting_programs(real: Callable[..., Any]) -> Callable[..., Any]:
+    def start(*given: Any, **options: Any) -> Any:
+        if running_node() is not None and not _asked_by_python():
+            raise NotSimulated(NO_PROGRAMS)
+        return real(*given, **options)
+
+    return start
+
+
+def _asked_by_python() -> bool:
+    """Whether a module of Python's own asks a program about this machine, such as uname."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in ("subprocess", "os", __name__):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in _ASKING_THE_MACHINE
 
 
 def _forking(real: Callable[[], int]) -> Callable[[], int]:
@@ -129,8 +160,12 @@ def virtual_time() -> Iterator[None]:
         stack.enter_context(patch.object(time, "sleep", sleep))
         start = _refusing(threading.Thread.start)
         stack.enter_context(patch.object(threading.Thread, "start", start))
-        connect = _connecting(socket.socket.connect)
-        stack.enter_context(patch.object(socket.socket, "connect", connect))
+        for name in ("connect", "connect_ex", "sendto"):
+            reach = _reaching(getattr(socket.socket, name))
+            stack.enter_context(patch.object(socket.socket, name, reach))
+        for owner, name in _PROGRAMS:
+            started = _starting_programs(getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, started))
         stack.enter_context(patch.object(os, "fork", _forking(os.fork)))
         yield
 
