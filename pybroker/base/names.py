@@ -272,7 +272,19 @@ def topic_of_log(name: str) -> TopicName | None:
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+# What exactly-once queries of PySpark rest on: see `is_kept_by_its_name`.
+SPARK_TOPICS: Final = "__spark-"
 HEALTH_LOG: Final = "__health"  # a managed ledger without a topic
 COORDINATOR_ASSIGN: Final = TopicName(
     "persistent", "pulsar", "system", "transaction_coordinator_assign"
 )
+
+
+def is_kept_by_its_name(name: TopicName) -> bool:
+    """Whether policies of age do not apply: message TTL, the backlog quota of age, the deletion of
+    inactive topics and of unused subscriptions. A query's newest marker is as old as its last
+    batch, and without it nobody knows what was published.
+
+    Quotas of size apply: the name must not be a way around them.
+    """
+    return name.local.startswith(SPARK_TOPICS)

@@ -7,7 +7,7 @@ Only loaded topics are checked. When a topic may have become inactive, a visit i
 time at which it may be deleted. Topics due within the same second share one visit of the
 housekeeper, which handles a few per turn.
 
-Differs: messages of an open transaction keep a topic.
+Differs: messages of an open transaction keep a topic, and some names do (`is_kept_by_its_name`).
 Source: Apache Pulsar, PersistentTopic.checkGC.
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
 from pybroker.base.config import BrokerConfig
+from pybroker.base.names import is_kept_by_its_name
 from pybroker.base.runtime import Tasks
 from pybroker.broker.policies.shapes import CAUGHT_UP
 from pybroker.broker.policies.table import INACTIVE_TOPICS
@@ -50,7 +51,7 @@ class InactiveTopics:
         """Call when the topic has been loaded, and when its policies have changed: it may now be
         due sooner.
         """
-        if topic.name.system:
+        if topic.name.system or is_kept_by_its_name(topic.name):
             return
         if topic.on_deserted is not self._on_deserted:
             self._housekeeper.start()  # perhaps no ledger has been opened yet

@@ -6,8 +6,17 @@ cursor: reading from there finds it, whatever other queries have written, and th
 it from being deleted. The chain is also a fence: of two drivers that continue from the same marker,
 one gets a conflict. The first link is a plain message, the opening.
 
-An open transaction of another query hides the messages after it. If no marker of this query is
-visible after the cursor, although there must be one, this module raises ServiceNotReady.
+There may be no marker after the cursor, for two reasons:
+
+- An open transaction of another query hides the messages after it. Then this module raises
+  ServiceNotReady.
+- There is none: before the first batch, or because something else than a transaction moved the
+  cursor, such as a message TTL. Then the newest marker is the last one up to the cursor, if it is
+  still stored, and its successor must acknowledge an opening after the cursor.
+
+An opening that is published now and can be read tells them apart, because a topic is read in order:
+if it is visible, so is everything before it. Drivers acknowledge the first opening after the
+cursor, so that only one of them gets through.
 """
 
 from collections.abc import Iterator
@@ -19,13 +28,25 @@ from pybroker.client import Transaction
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
-from pybroker.spark.writing.notes import NoteBook, abort_all
+from pybroker.spark.writing.notes import NoteBook, abort_all, subscription_of
 
 
 class Link(NamedTuple):
-    """A marker and its position."""
+    """A marker and the position that its successor acknowledges, which is the marker's own.
+
+    If the cursor has passed the marker, that is the position of an opening.
+    """
 
     marker: Marker
+    position: Position
+    is_passed: bool = False
+
+
+class _Probe(NamedTuple):
+    """An opening that shows whether messages are hidden, and the cursor when it was published: if
+    that has moved since, there may be newer messages."""
+
+    cursor: Position
     position: Position
 
 
@@ -37,7 +58,7 @@ class Chain:
         self._query_id = query_id
         self._first_partition: str | None = None
         self._newest: Link | None = None
-        self._opened = False
+        self._probe: _Probe | None = None
 
     def is_of(self, query_id: str) -> bool:
         return query_id == self._query_id
@@ -45,7 +66,7 @@ class Chain:
     def newest(self, session: Session) -> Marker:
         """The query's newest marker, or its opening. Raises ServiceNotReady if it is hidden."""
         if self._newest is None:
-            self._newest = self._find(session) or self._open(session)
+            self._newest = self._find(session)
         return self._newest.marker
 
     def forget(self) -> None:
@@ -72,7 +93,7 @@ class Chain:
         not known: the batch was committed, or is the first, whose tasks may precede the opening."""
         newest = self._newest
         assert newest is not None
-        known = 0 <= newest.marker.batch_id < batch_id
+        known = 0 <= newest.marker.batch_id < batch_id and not newest.is_passed
         after = newest.position if known else EARLIEST
         return list(self.notes(session, batch_id).noted(session, after, job))
 
@@ -81,27 +102,23 @@ class Chain:
         those of all jobs if the batch is over, because then no other job continues it."""
         abort_all(session, self.noted(session, batch_id, job))
 
-    def _find(self, session: Session) -> Link | None:
+    def _find(self, session: Session) -> Link:
         cursor = session.cursor(self._cursor_name(session), create=True)
         links = list(self._links(session, cursor))
-        if not links:
-            return None
-        newest = max(links, key=lambda link: link.marker.batch_id)
-        if newest.marker.is_opening and self._has_link_up_to(session, cursor):
-            raise self._hidden()  # A second opening, although batches were committed.
-        return newest
-
-    def _open(self, session: Session) -> Link:
-        if not self._opened:
-            session.publish(self._topic(session), Marker.opening(self._query_id).to_bytes())
-            self._opened = True
-        found = self._find(session)
-        if found is None:
+        if all(link.marker.is_opening for link in links):
+            if self._probe is None or self._probe.cursor != cursor:
+                opening = Marker.opening(self._query_id).to_bytes()
+                self._probe = _Probe(cursor, session.publish(self._topic(session), opening))
+            links = list(self._links(session, cursor))
+        if committed := [link for link in links if not link.marker.is_opening]:
+            return max(committed, key=lambda link: link.marker.batch_id)
+        if self._probe is None or all(link.position < self._probe.position for link in links):
             raise self._hidden()
-        return found
-
-    def _has_link_up_to(self, session: Session, cursor: Position) -> bool:
-        return any(link.position <= cursor for link in self._links(session, EARLIEST, cursor))
+        passed = list(self._links(session, EARLIEST, cursor))
+        if not passed:
+            return links[0]
+        newest = max(passed, key=lambda link: link.marker.batch_id)
+        return Link(newest.marker, links[0].position, is_passed=True)
 
     def _links(
         self, session: Session, after: Position, up_to: Position | None = None
@@ -114,7 +131,7 @@ class Chain:
                 yield Link(marker, position)
 
     def _cursor_name(self, session: Session) -> CursorName:
-        return CursorName(self._topic(session), f"query-{self._query_id}")
+        return CursorName(self._topic(session), subscription_of(self._query_id))
 
     def _topic(self, session: Session) -> str:
         """The chain needs an order, so it uses the first partition of a partitioned control
@@ -126,8 +143,8 @@ class Chain:
 
     def _hidden(self) -> ServiceNotReady:
         return ServiceNotReady(
-            f"The markers of query {self._query_id} on {self._control_topic} cannot be read: an "
-            "open transaction of another query precedes them. Wait until it ends, or give "
+            f"The markers of query {self._query_id} on {self._control_topic} cannot be read yet: "
+            "an open transaction of another query precedes them. Wait until it ends, or give "
             "each query its own control topic"
         )
 

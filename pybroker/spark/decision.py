@@ -81,17 +81,18 @@ class Refusal(Enum):
     )
     NO_MARKER = (
         "has not been committed by this query, as far as is known, but the cursors are past it: "
-        "{cursors}; and {evidence}. If the query used another control topic, set it again. If not, "
-        "another query uses this subscription, or its messages were skipped: to publish the "
-        "batch, set the subscription to its beginning and start the query again; to leave it out, "
-        "{new_checkpoint}"
+        "{cursors}; and {evidence}. If the query used another control topic, set it again. If a "
+        "message TTL or a quota took its markers, check in the output topics whether the batch was "
+        "published. If not, another query uses this subscription, or its messages were skipped: to "
+        "publish the batch, set the subscription to its beginning and start the query again; to "
+        "leave it out, {new_checkpoint}"
     )
     UNKNOWN = (
         "has no cursor to check, and it is unknown whether the batch before it was committed: "
         "{evidence}. If the query used another control topic (control_topic of exactly_once, the "
         "option controlTopic of writeStream), set it again. If the broker was restored from an "
-        "older backup, {after_restoring}. If the control topic is gone, check in the output topics "
-        "what was published; then {new_checkpoint}"
+        "older backup, {after_restoring}. If the control topic or its messages are gone (by a "
+        "message TTL, say), check in the output topics what was published; then {new_checkpoint}"
     )
     UNREADABLE = (
         "was committed, but the checkpoint, which tells whether with the same input, can no longer "

@@ -141,6 +141,16 @@ class FakeBroker:
                 return txn
         return None
 
+    def expire(self, topic: str, subscription: str) -> None:
+        """What a message TTL does to a subscription."""
+        self.cursors[topic, subscription] = self.topic(topic).last
+
+    def lose_what_nobody_keeps(self) -> None:
+        """Trim topics without a subscription completely, as their ledgers are when they close."""
+        for name, topic in self.topics.items():
+            if not any(of == name for of, _ in self.cursors):
+                topic.first = len(topic.entries)
+
     def trim(self) -> None:
         """Trim entries that every subscription has acknowledged."""
         for name, topic in self.topics.items():

@@ -101,6 +101,35 @@ def test_what_a_dead_driver_left_open_is_ended_by_the_first_batch(sink):
     assert (sink.seen(), sink.state(left)) == ("ab", "aborted")
 
 
+def test_what_a_dead_driver_left_open_is_found_though_it_never_began_the_chain(sink):
+    """Nothing else keeps the notes of its tasks, nor the topic."""
+    left = sink.attempt(0, "ab")
+    sink.broker.lose_what_nobody_keeps()
+    sink.batch(0, "ab")
+    assert (sink.seen(), sink.state(left)) == ("ab", "aborted")
+
+
+def test_a_message_ttl_on_the_control_topic_stops_nobody(sink):
+    sink.batch(0, "a")
+    left = sink.attempt(1, "bc")
+    sink.broker.expire(CONTROL, "query-query")
+    sink.batch(1, "bc")
+    assert (sink.seen(), sink.state(left)) == ("abc", "aborted")
+    sink.broker.expire(CONTROL, "query-query")
+    sink.batch(1, "bc")
+    sink.batch(2, "d")
+    assert sink.seen() == "abcd"
+
+
+def test_markers_that_a_message_ttl_has_taken_for_good_are_missed(sink):
+    sink.batch(0, "a")
+    sink.broker.expire(CONTROL, "query-query")
+    sink.broker.trim()
+    with pytest.raises(BatchRefused, match="by a message TTL"):
+        sink.batch(1, "b")
+    assert sink.seen() == "a"
+
+
 def test_a_zombie_that_began_when_its_batch_was_over_is_ended_by_the_next(sink):
     sink.batch(0, "ab")
     zombie = sink.attempt(0, "ab")

@@ -3,81 +3,30 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
+from exactly_once_driver import (
+    CONTROL,
+    CURSOR,
+    NEXT,
+    REPLAY,
+    TOPIC,
+    WORK,
+    Driver,
+    broker_at,
+    work_of,
+)
 from pyspark.errors import PySparkException
-from spark_fakes import FakeBroker, FakeCheckpoint, FakeClient, FakeEntry, Fault
+from spark_fakes import FakeCheckpoint, FakeClient, FakeEntry, Fault
 
 from pybroker.base.errors import AuthorizationError, NotAllowed, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
 from pybroker.spark.decision import BatchRefused, CursorsDisagree
 from pybroker.spark.marker import Marker
-from pybroker.spark.offsets import CursorName, Position, Span
+from pybroker.spark.offsets import Position
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
-from pybroker.spark.transactional import ExactlyOnce, Fenced, Options, Step
-from pybroker.spark.work import Work
+from pybroker.spark.transactional import Fenced, Step
 from pybroker.spark.writing.attempt import Written
-
-TOPIC = "persistent://public/default/transfers"
-CONTROL = "persistent://public/default/control"
-CURSOR = CursorName(TOPIC, "ledger")
-REPLAY = (TOPIC, "ledger-replay")
-CHAIN = (CONTROL, "query-query")
-
-
-def work_of(batch_id, after, to):
-    return Work("query", batch_id, {CURSOR: Span(Position(1, after), Position(1, to))}, "digest")
-
-
-WORK = work_of(3, 4, 9)
-NEXT = work_of(4, 9, 12)
-
-
-def broker_at(place):
-    broker = FakeBroker(cursors={CURSOR: place})
-    broker.store(TOPIC, *[b"transfer"] * 20)
-    return broker
-
-
-class Driver:
-    """A driver process with its own sink; the broker and the checkpoint may survive it."""
-
-    def __init__(self, broker=None, checkpoint=None, patience_s=10.0):
-        self.broker = broker or broker_at(4)
-        self.checkpoint = checkpoint or FakeCheckpoint()
-        self.batch = MagicMock()
-        self.now_s = 0.0
-        self.steps = []
-        self.sink = ExactlyOnce(
-            self._write,
-            Options(
-                "pulsar://fake",
-                "/checkpoint",
-                CONTROL,
-                patience_s=patience_s,
-                on_step=lambda step, work: self.steps.append(step),
-                connect=lambda url: FakeClient(self.broker),
-                pause=self._pause,
-                clock=lambda: self.now_s,
-            ),
-        )
-
-    def _write(self, batch, batch_id):
-        self.broker.act("write", lambda: None)
-        return {}
-
-    def _pause(self, seconds):
-        self.now_s += seconds
-
-    def process(self, work=WORK):
-        self.sink.process(self.batch, work, self.checkpoint)
-
-    @property
-    def markers(self):
-        """The markers of batches."""
-        published = [data for data in self.broker.published(CONTROL) if b"txn_id" in data]
-        markers = map(Marker.from_bytes, published)
-        return [marker for marker in markers if not marker.is_opening]
 
 
 def test_the_end_is_acknowledged_before_any_output_is_made():
@@ -219,78 +168,6 @@ def test_an_error_of_the_users_function_aborts_the_transaction():
     assert driver.broker.transactions[TxnId(0, 0)].state == "aborted"
 
 
-def test_without_pulsar_input_the_newest_marker_is_the_fence():
-    work = Work("query", 0, {})
-    driver = Driver()
-    driver.process(work)
-    driver.process(work)
-    assert [marker.batch_id for marker in driver.markers] == [0]
-    driver.process(Work("query", 1, {}))
-    assert [marker.batch_id for marker in driver.markers] == [0, 1]
-
-
-def test_queries_that_share_a_control_topic_find_their_own_markers():
-    first = Driver()
-    first.process(Work("query", 0, {}))
-    other = Driver(first.broker)
-    other.process(Work("other", 0, {}))
-    other.process(Work("other", 1, {}))
-    again = Driver(first.broker)
-    again.process(Work("query", 0, {}))
-    assert again.steps == [Step.SKIPPED]
-    assert [(each.query_id, each.batch_id) for each in again.markers] == [
-        *(("query", 0), ("other", 0), ("other", 1))
-    ]
-
-
-def test_a_marker_that_anothers_open_transaction_hides_is_waited_for():
-    first = Driver()
-    first.process(Work("query", 0, {}))
-    first.process(Work("query", 1, {}))
-    others = first.broker.begin()
-    entries = first.broker.topic(CONTROL).entries
-    entries.insert(len(entries) - 1, FakeEntry(b"of another query", others))
-    again = Driver(first.broker, patience_s=2.0)
-    with pytest.raises(ServiceNotReady, match="open transaction of another query"):
-        again.process(Work("query", 1, {}))
-    others.commit()
-    again.process(Work("query", 1, {}))
-    assert again.steps == [Step.SKIPPED]
-    assert len(again.markers) == 2
-
-
-def test_an_opening_too_many_is_not_taken_for_the_newest_marker():
-    """Two drivers opened the chain, a batch was committed, and another query's transaction hides
-    its marker.
-    """
-    first = Driver()
-    first.process(Work("query", 0, {}))
-    entries = first.broker.topic(CONTROL).entries
-    entries.insert(1, FakeEntry(Marker.opening("query").to_bytes()))
-    others = first.broker.begin()
-    entries.insert(2, FakeEntry(b"of another query", others))
-    again = Driver(first.broker, patience_s=2.0)
-    with pytest.raises(ServiceNotReady):
-        again.process(Work("query", 0, {}))
-    assert len(first.broker.transactions) == 2
-
-
-def test_of_two_drivers_without_pulsar_input_one_gets_through():
-    """The first is about to commit when the second begins with another checkpoint."""
-    first, second = Driver(), None
-
-    def rival(step, work):
-        nonlocal second
-        if step is Step.PUBLISHED and second is None:
-            second = Driver(first.broker, FakeCheckpoint(), patience_s=2.0)
-            with pytest.raises(Fenced):
-                second.process(work)
-
-    object.__setattr__(first.sink.options, "on_step", rival)
-    first.process(Work("query", 0, {}))
-    assert len(first.markers) == 1
-
-
 def test_a_driver_that_stood_still_learns_what_another_committed_meanwhile():
     first = Driver()
     first.process()
@@ -424,7 +301,7 @@ def task_publishes(job):
     """Publish in the task's own transaction, which stays open; returns the transaction."""
     session = Session(job.connect())
     txn = session.client.new_transaction(1000, beside=job.txn_id)
-    job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
+    job.notes.note(session, job.txn_id, 1000, txn.txn_id, job.txn_id)
     session.publish(TOPIC, b"row", txn)
     return txn
 

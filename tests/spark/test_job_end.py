@@ -9,6 +9,7 @@ from pybroker.base.errors import AuthorizationError, InvalidTxnStatus, NotAllowe
 from pybroker.base.names import TxnId
 from pybroker.client import EncodedBatch
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
+from pybroker.spark.writing import notes
 from pybroker.spark.writing.attempt import Job, write
 from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.job_end import JobEnd
@@ -21,10 +22,10 @@ LOST = ConnectError("lost"), TransactionOutcomeUnknown(TxnId(0, 0))
 class Writing:
     """A job with two tasks: one leaves its rows to the driver, the other publishes them itself."""
 
-    def __init__(self):
-        self.broker = FakeBroker()
+    def __init__(self, broker=None):
+        self.broker = broker or FakeBroker()
         txn = FakeClient(self.broker).new_transaction(1000)
-        book = NoteBook(NOTES, "job")
+        book = NoteBook.of_job(NOTES, f"job-{txn.txn_id}")
         self.job = Job(lambda: FakeClient(self.broker), txn.txn_id, book, 1000, 2)
         self.written = [self.attempt("a"), self.attempt("bcde")]
         self.now_s = 0.0
@@ -142,6 +143,39 @@ def test_an_attempt_that_fails_aborts_what_it_had_begun(writing):
         "open",
         "open",
     ]
+
+
+def test_an_attempt_is_aborted_though_nobody_else_keeps_its_note(writing):
+    killed = writing.attempt("xyz")
+    writing.broker.lose_what_nobody_keeps()
+    writing.end.commit()
+    assert writing.broker.transactions[killed.txn_id].state == "aborted"
+
+
+def test_notes_are_kept_as_long_as_a_job_may_need_them(monkeypatch):
+    now_ms = 1_000_000
+    monkeypatch.setattr(notes, "_now_ms", lambda: now_ms)
+    first = Writing()
+    broker, killed = first.broker, first.attempt("xyz")
+    Writing(broker).end.commit()
+    broker.trim()
+    first.end.commit()
+    assert broker.transactions[killed.txn_id].state == "aborted"
+    now_ms += 1001
+    Writing(broker).end.commit()
+    broker.trim()
+    topic = broker.topic(NOTES)
+    assert topic.first == len(topic.entries), "the notes of all jobs are useless by now"
+
+
+def test_a_job_of_someone_who_may_only_publish_is_written(writing, monkeypatch):
+    def refuse(*_, **__):
+        raise AuthorizationError("may not consume")
+
+    monkeypatch.setattr(FakeClient, "subscribe", refuse)
+    again = Writing(writing.broker)
+    again.end.commit()
+    assert again.seen() == ALL
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])

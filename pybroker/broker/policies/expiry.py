@@ -7,7 +7,7 @@ ended.
 
 Damaged entries have no readable time: they expire with the messages after them.
 
-Differs: readers' subscriptions are left alone.
+Differs: readers' subscriptions are left alone, and topics that are kept by their name.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.position import Position
+from pybroker.base.names import is_kept_by_its_name
 from pybroker.base.runtime import Clock
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import MESSAGE_TTL
@@ -50,7 +51,7 @@ class MessageExpiry:
 
 
 def _wanted(topic: Topic) -> bool:
-    return topic.policies[MESSAGE_TTL] > 0
+    return topic.policies[MESSAGE_TTL] > 0 and not is_kept_by_its_name(topic.name)
 
 
 async def expire_older(

@@ -19,6 +19,7 @@ from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.errors import PulsarError, QuotaExceededError, QuotaExceededException
+from pybroker.base.names import is_kept_by_its_name
 from pybroker.base.runtime import Clock
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.expiry import drop, expire_older, oldest_waiting_ms
@@ -63,7 +64,7 @@ class TopicQuota:
     async def _exceeded(self, kind: str) -> Record | None:
         """The quota, if it is exceeded and must be enforced."""
         quota = self._topic.policies[BACKLOG_QUOTAS].get(kind)
-        if quota is None:
+        if quota is None or (kind == AGE and is_kept_by_its_name(self._topic.name)):
             return None
         if kind == SIZE:
             over = 0 <= quota["limitSize"] <= backlog_bytes(self._topic)

@@ -7,6 +7,7 @@ last check. Time counts from the first check without use, so it starts over when
 import asyncio
 
 from managed_ledger.housekeeper import Housekeeper
+from pybroker.base.names import is_kept_by_its_name
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import SUBSCRIPTION_EXPIRY
@@ -26,7 +27,7 @@ class SubscriptionExpiry:
 
 
 def _wanted(topic: ServedTopic) -> bool:
-    return topic.policies[SUBSCRIPTION_EXPIRY] > 0
+    return topic.policies[SUBSCRIPTION_EXPIRY] > 0 and not is_kept_by_its_name(topic.name)
 
 
 async def _expire(topic: ServedTopic) -> None:

@@ -78,7 +78,8 @@ def _publish(job: Job, entries: Iterable[Destined]) -> Written:
     try:
         txn = session.client.new_transaction(job.transaction_timeout_ms, beside=job.txn_id)
         try:
-            job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
+            timeout_ms = job.transaction_timeout_ms
+            job.notes.note(session, job.txn_id, timeout_ms, txn.txn_id, job.txn_id)
             require_open(session, job.txn_id, job.notes.place(session))
             messages = 0
             sending = Sending(session, txn, job.schema, job.chunks)

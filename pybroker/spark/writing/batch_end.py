@@ -114,7 +114,8 @@ class BatchEnd:
         txn = self._begin(session)
         try:
             notes = chain.notes(session, self.work.batch_id)
-            notes.note(session, self.job.txn_id, txn.txn_id)
+            timeout_ms = self.job.transaction_timeout_ms
+            notes.note(session, self.job.txn_id, timeout_ms, txn.txn_id)
             chain.acknowledge(session, txn)
             self.on_step(Step.LOCKED, self.work)
             publish_entries(session, self.written, txn)

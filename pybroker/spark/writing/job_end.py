@@ -18,7 +18,6 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.client import AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown
-from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.writing.attempt import Job, Written
 from pybroker.spark.writing.committing import accepted, publish_entries, to_commit
@@ -113,7 +112,9 @@ class JobEnd:
         """Aborts attempts that were not accepted; if it cannot, they time out."""
         if self._job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
-                abort_all(session, list(self._job.notes.noted(session, EARLIEST)))
+                notes = self._job.notes
+                abort_all(session, list(notes.noted(session, notes.keep(session))))
+                notes.release(session)
 
     def _with_session(self, action: Callable[[Session], None]) -> None:
         session = Session(self._job.connect())

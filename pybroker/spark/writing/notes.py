@@ -6,17 +6,29 @@ the writer checks that the job's transaction is still open, because nobody would
 that is noted later. The job's end, or its successor, first ends the job's transaction and then all
 noted transactions that are not wanted: a zombie has either noted its own before that, or finds that
 the job has ended.
+
+A subscription that exists before the first note keeps notes, and the topic, from being deleted: a
+query's own, which its chain of markers moves, or one for all jobs, which they move past notes that
+have become useless.
 """
 
 import contextlib
 import json
+import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple, Self
 
 from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.spark.offsets import Position
+from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
+
+_OF_ALL_JOBS: Final = "jobs"
+
+
+def subscription_of(query_id: str) -> str:
+    """On the control topic; keeps the query's markers and notes."""
+    return f"query-{query_id}"
 
 
 class NoteBook(NamedTuple):
@@ -25,16 +37,39 @@ class NoteBook(NamedTuple):
     topic: str  # the first partition of a partitioned one, like the chain of markers
     owner: str  # a query's or a job's id
     batch_id: int = 0
+    # Keeps the notes; empty in books of queries, which have their own subscription.
+    kept_by: str = ""
+
+    @classmethod
+    def of_job(cls, topic: str, job_id: str) -> Self:
+        return cls(topic, job_id, kept_by=_OF_ALL_JOBS)
 
     def place(self, session: Session) -> str:
         return session.partitions(self.topic)[0]
 
-    def note(self, session: Session, job: TxnId, *txn_ids: TxnId) -> None:
-        """`job`: the transaction of the job to which they belong."""
+    def keep(self, session: Session) -> Position:
+        """Makes the subscription that keeps the notes, if it is missing; returns where it is.
+
+        A job can do without: whoever may only publish may write, and what its killed tasks leave
+        open times out.
+        """
+        name = CursorName(self.place(session), self.kept_by or subscription_of(self.owner))
+        try:
+            position = session.cursor(name, create=True)
+            session.release(name)
+        except PulsarError:
+            if not self.kept_by:
+                raise
+            return EARLIEST
+        return position
+
+    def note(self, session: Session, job: TxnId, timeout_ms: int, *txn_ids: TxnId) -> None:
+        """`job`: the transaction of the job to which they belong; `timeout_ms`: of them all."""
+        self.keep(session)
         of_batch = {"owner": self.owner, "batch_id": self.batch_id, "job": list(job)}
-        place = self.place(session)
+        place, until_ms = self.place(session), _now_ms() + timeout_ms
         for txn_id in txn_ids:
-            note = of_batch | {"transaction": list(txn_id)}
+            note = of_batch | {"transaction": list(txn_id), "until_ms": until_ms}
             session.publish(place, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position, job: TxnId | None = None) -> Iterator[TxnId]:
@@ -44,6 +79,25 @@ class NoteBook(NamedTuple):
         for _, data in session.read_to_end(self.place(session), after):
             if own in data and (txn_id := self._parsed(data, job)) is not None:
                 yield txn_id
+
+    def release(self, session: Session) -> None:
+        """For the book of a job that is over: lets go of the oldest notes up to the first one that
+        another job may still need."""
+        name, done = CursorName(self.place(session), self.kept_by), None
+        for position, data in session.read_to_end(name.topic, self.keep(session)):
+            if self._is_needed_by_others(data):
+                break
+            done = position
+        if done is not None:
+            session.let_go(name, done)
+
+    def _is_needed_by_others(self, data: bytes) -> bool:
+        """Notes of earlier versions have no end; nothing has ever kept them."""
+        try:
+            note = json.loads(data)
+            return note["owner"] != self.owner and int(note["until_ms"]) > _now_ms()
+        except (ValueError, KeyError, TypeError):
+            return False
 
     def _parsed(self, data: bytes, job: TxnId | None) -> TxnId | None:
         """None for anything else: the topic contains markers, and anyone may write to it. Notes of
@@ -58,6 +112,10 @@ class NoteBook(NamedTuple):
         except (ValueError, KeyError, TypeError):
             return None
         return TxnId(most, least)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def require_open(session: Session, txn_id: TxnId, topic: str) -> None:

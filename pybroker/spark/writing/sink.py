@@ -97,7 +97,7 @@ class Plan:
         return Job(
             self.endpoint.connect,
             txn.txn_id,
-            NoteBook(self.beside("spark-jobs"), str(uuid.uuid4())),
+            NoteBook.of_job(self.beside("spark-jobs"), str(uuid.uuid4())),
             self._transaction_timeout_ms,
             self._max_driver_bytes if by_tasks else None,
             self._schema,
