@@ -272,7 +272,8 @@ def topic_of_log(name: str) -> TopicName | None:
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
-# What exactly-once queries of PySpark rest on: see `is_kept_by_its_name`.
+# What exactly-once queries of PySpark rest on: no pattern finds these topics
+# (`TopicList.of_users`), and no policy of age takes them (`is_kept_by_its_name`).
 SPARK_TOPICS: Final = "__spark-"
 HEALTH_LOG: Final = "__health"  # a managed ledger without a topic
 COORDINATOR_ASSIGN: Final = TopicName(

@@ -76,6 +76,7 @@ def _write_topics(
 
 
 def _of_mode(found: TopicList, mode: int) -> TopicList:
+    found = found.of_users
     if mode == _Mode.ALL:
         return found
     return found.persistent if mode == _Mode.PERSISTENT else found.nonpersistent

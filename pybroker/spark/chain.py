@@ -25,6 +25,7 @@ from typing import NamedTuple
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.client import Transaction
+from pybroker.spark.control_topics import first_partition
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
@@ -53,8 +54,10 @@ class _Probe(NamedTuple):
 class Chain:
     """One query's chain, as one driver sees it."""
 
-    def __init__(self, control_topic: str, query_id: str) -> None:
+    def __init__(self, control_topic: str, query_id: str, former: str = "") -> None:
+        """`former`: see pybroker.spark.control_topics."""
         self._control_topic = control_topic
+        self._former = former
         self._query_id = query_id
         self._first_partition: str | None = None
         self._newest: Link | None = None
@@ -134,11 +137,8 @@ class Chain:
         return CursorName(self._topic(session), subscription_of(self._query_id))
 
     def _topic(self, session: Session) -> str:
-        """The chain needs an order, so it uses the first partition of a partitioned control
-        topic.
-        """
         if self._first_partition is None:
-            self._first_partition = session.partitions(self._control_topic)[0]
+            self._first_partition = first_partition(session, self._control_topic, self._former)
         return self._first_partition
 
     def _hidden(self) -> ServiceNotReady:

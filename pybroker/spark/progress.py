@@ -30,6 +30,7 @@ from pyspark.sql.streaming.listener import (
 
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName, TxnId
+from pybroker.spark.control_topics import exists, former_of_query, of_query
 from pybroker.spark.endpoint import connecting
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, Position
@@ -170,11 +171,12 @@ class Transactions:
 
     def _topic(self, session: Session, query_id: str) -> str | None:
         """None if the topic does not exist: reading it would create it."""
-        chosen = self._control_topic or f"persistent://public/default/spark-query-{query_id}"
-        first = session.partitions(chosen)[0]
-        namespace = TopicName.parse(first).namespace_name
-        there = session.client.get_topics_of_namespace(namespace)
-        return first if first in there else None
+        names = of_query(query_id), former_of_query(query_id)
+        for name in (self._control_topic,) if self._control_topic else names:
+            topic = str(TopicName.parse(name))
+            if exists(session, topic):
+                return session.partitions(topic, create=False)[0]
+        return None
 
 
 def _markers(data: bytes) -> Iterator[Marker]:

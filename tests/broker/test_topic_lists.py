@@ -109,3 +109,15 @@ def test_a_list_says_what_it_has() -> None:
     assert names.with_or_without("c").names == ["b", "c", "d"]
     assert names.with_or_without("d").names == ["b"]
     assert TopicList(["a", "b"]).hash == TopicList(["a"]).with_or_without("b").hash
+
+
+def test_patterns_do_not_see_the_control_topics_of_spark() -> None:
+    begin = "persistent://public/default/"
+    users = [f"{begin}{name}" for name in ("__spar", "__sparks", "orders", "x/__spark-jobs")]
+    own = [f"{begin}{name}" for name in ("__spark-jobs", "__spark-query-7-partition-0")]
+    given = TopicList(sorted([f"non-{begin}a", *users, *own]))
+    assert list(given.of_users.names) == sorted([f"non-{begin}a", *users])
+    alone = TopicList(sorted(users))
+    assert alone.of_users is alone
+    assert TopicList(()).of_users.names == ()
+    assert list(TopicList(own).of_users.names) == []

@@ -17,7 +17,6 @@ from pybroker.spark.reading.stream import PulsarStreamReader, SpanPartition
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd, Step
-from pybroker.spark.writing.notes import NoteBook
 from pybroker.spark.writing.sink import Plan
 
 QUERY: Final = "query"
@@ -63,10 +62,8 @@ class MicroBatches:
 
     def _batch(self, batch_id: int, partitions: Iterable[Any]) -> None:
         job = self._plan.begin()
-        chain = Chain(self._plan.beside(f"spark-query-{QUERY}"), QUERY)
-        noting = job._replace(
-            notes=NoteBook(self._plan.beside(f"spark-query-{QUERY}"), QUERY, batch_id)
-        )
+        noting = job._replace(notes=self._plan.notes_of(QUERY, batch_id))
+        chain = Chain(noting.notes.topic, QUERY, noting.notes.former)
         with ThreadPoolExecutor(2) as executors:
             tasks = [
                 executors.submit(self._task, noting, part, partition, batch_id)

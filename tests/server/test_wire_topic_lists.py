@@ -185,3 +185,14 @@ def test_who_is_gone_before_its_watch_begins_leaves_none_behind() -> None:
         assert not world.topics.watches._feeds
 
     run(scenario)
+
+
+def test_no_pattern_finds_the_control_topics_of_spark(
+    raw: RawClient, wire_broker: Any, namespace: str
+) -> None:
+    own, users = (f"persistent://{namespace}/{name}" for name in ("__spark-jobs", "orders"))
+    raw.create_producer(own)
+    raw.create_producer(users, producer_id=2)
+    assert list(listed(raw, namespace).topics) == [users]
+    assert list(listed(raw, namespace, topics_pattern=f"{namespace}/.*").topics) == [users]
+    assert list(watch(raw, namespace, ".*").topic) == [users]

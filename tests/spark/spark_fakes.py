@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pybroker.base.errors import (
     InvalidTxnStatus,
     PulsarError,
+    TopicNotFound,
     TransactionConflict,
     TransactionNotFound,
 )
@@ -185,6 +186,8 @@ class FakeClient:
         return FakeReader(self.broker.topic(topic), start.entry_id() - start_message_id_inclusive)
 
     def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
+        if not create and topic not in self.broker.topics:
+            raise TopicNotFound(topic)
         return [topic]
 
     def connections_made(self) -> int:

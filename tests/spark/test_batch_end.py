@@ -34,18 +34,20 @@ class Sink:
         self.broker = FakeBroker()
         self.steps = []
         self.now_s = 0.0
+        self.control, self.former = CONTROL, ""
         self.on_step = lambda step, work: self.steps.append(step)
 
     def job(self, batch_id):
         txn = FakeClient(self.broker).new_transaction(1000)
-        book = NoteBook(CONTROL, "query", batch_id)
+        book = NoteBook(self.control, "query", batch_id, former=self.former)
         return Job(lambda: FakeClient(self.broker), txn.txn_id, book, 1000, 1)
 
     def attempt(self, batch_id, rows):
         return write(self.job(batch_id), (entry(row) for row in rows))
 
     def end(self, batch_id, *written):
-        work, chain = Work("query", batch_id, {}), Chain(CONTROL, "query")
+        work = Work("query", batch_id, {})
+        chain = Chain(self.control, "query", self.former)
         job = written[0].job
         return BatchEnd(job, chain, work, written, self.on_step, self._pause, lambda: self.now_s)
 
@@ -128,6 +130,23 @@ def test_markers_that_a_message_ttl_has_taken_for_good_are_missed(sink):
     with pytest.raises(BatchRefused, match="by a message TTL"):
         sink.batch(1, "b")
     assert sink.seen() == "a"
+
+
+def test_a_query_of_an_earlier_version_goes_on_where_its_markers_are(sink):
+    sink.batch(0, "a")
+    left = sink.attempt(1, "bc")
+    sink.control, sink.former = "persistent://public/default/__spark-query-query", CONTROL
+    sink.batch(0, "a")
+    sink.batch(1, "bc")
+    assert (sink.seen(), sink.state(left)) == ("abc", "aborted")
+    assert sink.control not in sink.broker.topics
+
+
+def test_a_new_query_has_no_topic_of_the_earlier_name(sink):
+    sink.control, sink.former = "persistent://public/default/__spark-query-query", CONTROL
+    sink.batch(0, "a")
+    assert CONTROL not in sink.broker.topics
+    assert sink.control in sink.broker.topics
 
 
 def test_a_zombie_that_began_when_its_batch_was_over_is_ended_by_the_next(sink):

@@ -124,6 +124,22 @@ def test_several_topics_and_patterns(client, reader):
     assert len(values(reader(topicsPattern="persistent://public/default/o.*"))) == 9
 
 
+QUERY = "0f3c9a4e-51c2-4bb0-8b7e-6d8f1c3a2b10"
+
+
+def test_no_pattern_means_the_topics_on_which_the_sink_keeps_its_notes(client, reader):
+    """Neither those of earlier versions, unless it names them."""
+    own = f"__spark-query-{QUERY}", "__spark-jobs"
+    former = f"spark-query-{QUERY}", "spark-jobs"
+    users = "spark-query-of-mine", "sparks"
+    for name in (*own, *former, *users):
+        client.subscribe(name, "keep", initial_position=InitialPosition.Earliest)
+        publish(client, 1, topic=name)
+    assert len(values(reader(topicsPattern="persistent://public/default/.*"))) == 2
+    assert len(values(reader(topicsPattern="persistent://public/default/spark-.*"))) == 3
+    assert len(values(reader(topic=own[0]))) == 1
+
+
 def test_a_topic_that_is_named_with_one_of_its_partitions_is_read_once():
     session = MagicMock(partitions=lambda topic, create=True: ["a-partition-0"])
     assert Topics(("a", "a-partition-0")).partitions(session) == ["a-partition-0"]

@@ -15,7 +15,7 @@ from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.job_end import JobEnd
 from pybroker.spark.writing.notes import NoteBook
 
-OUT, NOTES = "persistent://public/default/out", "persistent://public/default/spark-jobs"
+OUT, NOTES = "persistent://public/default/out", "persistent://public/default/__spark-jobs"
 LOST = ConnectError("lost"), TransactionOutcomeUnknown(TxnId(0, 0))
 
 

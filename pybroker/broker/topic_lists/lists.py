@@ -16,11 +16,12 @@ from crc32c import crc32c
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.names import TopicName
+from pybroker.base.names import SPARK_TOPICS, TopicName
 from pybroker.base.runtime import Pace
 from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
 
 _NAMES_A_TURN: Final = 500
+_LAST: Final = chr(0x10FFFF)
 
 
 def nobody_watches(namespace: str) -> None:
@@ -46,6 +47,19 @@ class TopicList:
     @cached_property
     def nonpersistent(self) -> "TopicList":
         return TopicList(self.names[: self._persistent_from])
+
+    @cached_property
+    def of_users(self) -> "TopicList":
+        """Without the control topics of PySpark's queries, which no pattern means.
+
+        All names are of one namespace, so these are next to each other.
+        """
+        if not self.names:
+            return self
+        namespace = "/".join(self.names[-1].split("/", 4)[:4])
+        begin = f"{namespace}/{SPARK_TOPICS}"
+        first, end = bisect_left(self.names, begin), bisect_left(self.names, begin + _LAST)
+        return TopicList([*self.names[:first], *self.names[end:]]) if first < end else self
 
     @property
     def _persistent_from(self) -> int:

@@ -102,7 +102,7 @@ class TopicWatches:
         until `end`. Raises NotFound, TooManyRequests.
         """
         self._check_room()
-        there = (await self._lists.get(namespace)).persistent
+        there = (await self._lists.get(namespace)).of_users.persistent
         feed = self._feed(namespace, there)
         feed.starting += 1
         try:
@@ -173,7 +173,7 @@ class TopicWatches:
 
     async def _now(self, namespace: str) -> TopicList:
         try:
-            return (await self._lists.get(namespace)).persistent
+            return (await self._lists.get(namespace)).of_users.persistent
         except NotFound:  # the namespace was deleted, with all its topics
             return TopicList(())
 

@@ -21,7 +21,7 @@ from pybroker.console.visit import Visit
 
 _PATH: Final = "/console/pipelines"
 _TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
-_USUAL_STARTS: Final = ("spark-query-", "spark-jobs")
+_USUAL_STARTS: Final = ("__spark-query-", "__spark-jobs", "spark-query-", "spark-jobs")
 _USUAL_END: Final = "-control"
 _PREFIX: Final = "query-"
 _MOST_TOPICS: Final = 50

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import TopicName
+from pybroker.spark import control_topics
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session, each_of
 
@@ -119,14 +120,15 @@ class Topics:
 
 @lru_cache(maxsize=4)  # a poll reuses the list of the previous poll
 def _matching(pattern: str, listed: Sequence[str]) -> Sequence[str]:
-    """Sorted by topic, and the partitions of each topic by number."""
-    wanted = _of_pattern(pattern)
+    """Sorted by topic, and the partitions of each topic by number; without this package's own."""
+    wanted, asks_for_former = _of_pattern(pattern), control_topics.asks_for_former(pattern)
     names = [TopicName.parse(name) for name in listed]
     return [
         str(name)
         for name in sorted(names, key=lambda name: (str(name.partitioned_name), name.partition))
         if wanted.fullmatch(str(name.partitioned_name).partition(_SCHEME)[2])
         and not name.local.startswith(_SYSTEM)
+        and (asks_for_former or not control_topics.is_former(name.partitioned_name.local))
     ]
 
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Self
 
 from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
 from pybroker.base.names import TxnId
+from pybroker.spark.control_topics import first_partition
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
 
@@ -34,18 +35,20 @@ def subscription_of(query_id: str) -> str:
 class NoteBook(NamedTuple):
     """The owner of the notes, and where they are."""
 
-    topic: str  # the first partition of a partitioned one, like the chain of markers
+    topic: str
     owner: str  # a query's or a job's id
     batch_id: int = 0
     # Keeps the notes; empty in books of queries, which have their own subscription.
     kept_by: str = ""
+    # The topic's name in earlier versions, if that was another: see pybroker.spark.control_topics.
+    former: str = ""
 
     @classmethod
     def of_job(cls, topic: str, job_id: str) -> Self:
         return cls(topic, job_id, kept_by=_OF_ALL_JOBS)
 
     def place(self, session: Session) -> str:
-        return session.partitions(self.topic)[0]
+        return first_partition(session, self.topic, self.former)
 
     def keep(self, session: Session) -> Position:
         """Makes the subscription that keeps the notes, if it is missing; returns where it is.

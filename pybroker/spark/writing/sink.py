@@ -6,7 +6,8 @@ stream's writer is created again there, and knows only the batch's number and th
 Tasks get the query and the batch from Spark.
 
 A query's control topic holds its markers and notes (pybroker.spark.chain); by default it is
-`spark-query-<its id>`, in the namespace of the topic that is written to. Jobs share `spark-jobs`.
+`__spark-query-<its id>`, in the namespace of the topic that is written to. Jobs share
+`__spark-jobs` there.
 """
 
 import uuid
@@ -22,6 +23,7 @@ from pybroker.base.errors import IncompatibleSchema, MetadataError, NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.client import BatchingType, CompressionType, SchemaType, TopicSchema
 from pybroker.spark.chain import Chain
+from pybroker.spark.control_topics import JOBS, former_of_query, of_query
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session
@@ -97,7 +99,7 @@ class Plan:
         return Job(
             self.endpoint.connect,
             txn.txn_id,
-            NoteBook.of_job(self.beside("spark-jobs"), str(uuid.uuid4())),
+            NoteBook.of_job(self.beside(JOBS), str(uuid.uuid4())),
             self._transaction_timeout_ms,
             self._max_driver_bytes if by_tasks else None,
             self._schema,
@@ -130,6 +132,10 @@ class Plan:
         if self.rows.topic is None:
             raise NotAllowed("The option controlTopic is required with a column __topic")
         return f"persistent://{TopicName.parse(self.rows.topic).namespace_name}/{local_name}"
+
+    def notes_of(self, query_id: str, batch_id: int) -> NoteBook:
+        former = "" if self.control_topic else self.beside(former_of_query(query_id))
+        return NoteBook(self.beside(of_query(query_id)), query_id, batch_id, former=former)
 
     def checkpoint(self, all_checkpoints: str | None) -> str:
         """The stream's checkpoint; `all_checkpoints` is the configured folder of named queries'
@@ -193,9 +199,8 @@ class PulsarStreamWriter(StreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         query_id, batch_id = _property(task, _QUERY_ID), int(_property(task, _BATCH_ID))
-        control = self._plan.beside(f"spark-query-{query_id}")
         job = self.job._replace(
-            notes=NoteBook(control, query_id, batch_id),
+            notes=self._plan.notes_of(query_id, batch_id),
             checkpoint=self._plan.checkpoint(task.getLocalProperty(_CHECKPOINTS)),
         )
         batches = in_batches(iterator, self._plan.columns)
@@ -211,7 +216,7 @@ class PulsarStreamWriter(StreamArrowWriter):
     def _end(self, written: Sequence[Written], batch_id: int) -> BatchEnd:
         job = written[0].job
         query_id = job.notes.owner
-        chain = Chain(job.notes.topic, query_id)
+        chain = Chain(job.notes.topic, query_id, job.notes.former)
         return BatchEnd(job, chain, _work(job, query_id, batch_id), written)
 
 
