@@ -106,3 +106,14 @@ def test_times_are_milliseconds_whatever_they_were():
     columns = rows("value string, __eventTime timestamp").columns(batch, 3, batch.column("value"))
     assert columns.column("event_time").to_pylist() == [1_700_000_000_123, None]
     assert columns.column("part").to_pylist() == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["VALUE", "Value"])
+@pytest.mark.parametrize("others", ["", ",__key string", ",other int", ",value binary"])
+def test_a_value_under_another_case_is_not_silently_a_field_of_a_record(name, others):
+    with pytest.raises(NotAllowed, match=f"Is the column {name} the message.* name it value"):
+        rows(f"{name} string{others}")
+
+
+def test_a_value_that_is_no_text_is_a_field_in_any_case():
+    assert rows("VALUE decimal, other int").values == ("VALUE", "other")

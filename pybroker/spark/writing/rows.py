@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from pybroker.base.errors import NotAllowed
 
+_VALUE: Final = "value"
 _TEXT: Final = (StringType, BinaryType)
 _TIME: Final = (TimestampType, TimestampNTZType, LongType)
 _KINDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -107,7 +108,8 @@ def _whole_ms(microseconds: pa.Array) -> pa.Array:
 def rows_of(schema: StructType, topic: str | None) -> Rows:
     """Raises NotAllowed."""
     kinds = {field.name: field.dataType for field in schema.fields}
-    is_raw = isinstance(kinds.get("value"), _TEXT)
+    is_raw = isinstance(kinds.get(_VALUE), _TEXT)
+    _require_value_as_such(kinds)
     found: dict[str, str] = {}
     values = []
     for name in kinds:
@@ -119,8 +121,8 @@ def rows_of(schema: StructType, topic: str | None) -> Rows:
             _require_read_only(name)
         elif not (is_raw and name in _READ_ONLY_OF_OURS):
             values.append(name)
-    if is_raw and values != ["value"]:
-        others = ", ".join(name for name in values if name != "value")
+    if is_raw and values != [_VALUE]:
+        others = ", ".join(name for name in values if name != _VALUE)
         raise NotAllowed(
             f"The column value is the whole message, but there are also {others}: remove them, "
             "or rename value to make all columns together the message"
@@ -130,6 +132,17 @@ def rows_of(schema: StructType, topic: str | None) -> Rows:
     if topic is None and "topic" not in found:
         raise NotAllowed('format("pulsar") needs the option topic, or a column __topic')
     return Rows(topic, found, tuple(values), is_raw)
+
+
+def _require_value_as_such(kinds: Mapping[str, DataType]) -> None:
+    """Spark ignores the case of names, so `VALUE` is meant to be the message: writing a record with
+    such a field instead would go unnoticed."""
+    for name, kind in kinds.items():
+        if name != _VALUE and name.lower() == _VALUE and isinstance(kind, _TEXT):
+            raise NotAllowed(
+                f"Is the column {name} the message? Then name it value. To make all columns "
+                "together the message, give it another name, such as content"
+            )
 
 
 def _require_read_only(name: str) -> None:
