@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.admin.http.audited import Audited
@@ -102,22 +102,6 @@ AREAS = (
     PolicyRoutes,
     DescriptionRoutes,
 )
-
-
-class AtFirstRequest:
-    """Calls `create_app` at the first request. Tests start many brokers but send requests to few,
-    and building hundreds of routes takes longer than the rest of a start.
-    """
-
-    def __init__(self, services: AdminServices, front: Front) -> None:
-        self._services = services
-        self._front = front
-        self._app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            self._app = create_app(self._services, self._front)
-        await self._app(scope, receive, send)
 
 
 def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:

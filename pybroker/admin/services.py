@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -19,12 +20,14 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
-from pybroker.faults.registry import Faults
 from pybroker.logs.control import LogControl
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
 from pybroker.transaction.coordinator.coordinators import Coordinators
+
+if TYPE_CHECKING:
+    from pybroker.faults.registry import Faults
 
 # Publishes like the producers of a connection. When this returns, each batch has its outcomes.
 Publish = Callable[
@@ -80,7 +83,7 @@ class AdminServices:
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
     # Stops the broker's process gracefully; None if the broker runs within another program.
     shut_down: Callable[[], None] | None = None
-    faults: Faults | None = None  # in test mode, which has no authentication
+    faults: "Faults | None" = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the program that embeds the broker controls logging
 
     # In a cluster: the ids of all brokers, the other brokers, all bundles. None without a cluster.

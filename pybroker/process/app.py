@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from pybroker.admin.services import AdminServices, Connected
     from pybroker.broker.local_messages import LocalBatch, LocalSender
     from pybroker.broker.schemas.compatibility import StoredSchema
+    from pybroker.console.door import Door
     from pybroker.faults.registry import Faults
     from pybroker.security.identity import Identity
     from pybroker.server.local.connection import LocalConnections
@@ -266,14 +267,13 @@ class Broker:
         self, plain: socket.socket | Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack
     ) -> None:
         # In a thread: the binary port serves clients while the web framework loads.
-        await asyncio.get_running_loop().run_in_executor(None, _import_admin)
-        from pybroker.admin.application import AtFirstRequest
+        await asyncio.get_running_loop().run_in_executor(None, _import_http)
+        from pybroker.admin.http.first_request import AtFirstRequest
         from pybroker.admin.http.loop_lag import LoopLag
         from pybroker.admin.http.server import HttpServer
         from pybroker.admin.services import AdminServices
         from pybroker.broker.clusters import Clusters
         from pybroker.broker.health import Health
-        from pybroker.console.door import Door
 
         bound = plain.getsockname() if isinstance(plain, socket.socket) else plain
         url = self._url("http", bound) if bound else ""
@@ -320,7 +320,7 @@ class Broker:
             own_lag = replace(services, live_loop_lag_s=lag.reader())
             await _send_metrics(own_lag, parts)
         limit_bytes = self._config.max_pending_delivery_bytes
-        self._http = HttpServer(AtFirstRequest(services, Door), limit_bytes)
+        self._http = HttpServer(AtFirstRequest(services, _console), limit_bytes)
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls
@@ -413,9 +413,14 @@ def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | 
     return Authorizer(config, permissions)
 
 
-def _import_admin() -> None:
-    import_module("pybroker.admin.application")
+def _import_http() -> None:
     import_module("pybroker.admin.http.server")
+
+
+def _console() -> "type[Door]":
+    from pybroker.console.door import Door
+
+    return Door
 
 
 # -- standalone: a broker on real sockets

@@ -23,16 +23,50 @@ OF_FEATURES = (
     "pybroker.security.token",
     "pybroker.transaction.buffer.commit_order.commit_order_buffer",
 )
+OF_REQUESTS = (
+    "pybroker.admin.application",
+    "pybroker.admin.metrics",
+    "pybroker.admin.routes",
+    "pybroker.console",
+    "pybroker.faults",
+)
 MOST_OWN = 318  # modules of the broker and its storage; it grew by a hundred unnoticed once
 
 
 def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:
     script = "import sys, pybroker.process.cli, pybroker.process.app; print(*sys.modules)"
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    loaded = ended.stdout.split()
+    loaded = _printed_by(script)
     assert [name for name in HEAVY if name in loaded] == []
     assert [name for name in loaded if name.startswith(OF_CLUSTERS + OF_FEATURES)] == []
     own = [name for name in loaded if name.startswith(("pybroker", "managed_ledger"))]
     assert len(own) <= MOST_OWN
+
+
+SERVING = """
+import asyncio, random, sys
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import SystemClock
+from pybroker.process.app import Broker
+
+async def serve():
+    broker = Broker(BrokerConfig(), MemoryBackend(), SystemClock(), random.Random())
+    await broker.start(("127.0.0.1", 0), ("127.0.0.1", 0))
+    print(*sys.modules)
+    await broker.stop()
+
+asyncio.run(serve())
+"""
+
+
+def test_the_admin_api_and_the_console_wait_for_the_first_request() -> None:
+    loaded = _printed_by(SERVING)
+    assert "pybroker.admin.http.server" in loaded
+    assert [name for name in loaded if name.startswith(OF_REQUESTS)] == []
+
+
+def _printed_by(script: str) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return ended.stdout.split()
