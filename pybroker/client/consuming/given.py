@@ -10,10 +10,6 @@ committed: after an abort the application may acknowledge them again, or ask for
 in hand and comes again without a request (because the consumer is the active one again) is left
 out: the application has it.
 
-The application does not notice that its consumer reconnects. So what it had in hand *before* is
-part of what an acknowledgement covers, until the application asks for redelivery: if another
-consumer has taken some of it meanwhile, it must be refused.
-
 Of what is in hand, that is *spent* which a transaction of this client has consumed as it was
 delivered in another pass. The application may have worked on both deliveries.
 

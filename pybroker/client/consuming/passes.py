@@ -1,4 +1,9 @@
-"""The passes of one topic's consumer: see given.py."""
+"""The passes of one topic's consumer: see given.py.
+
+An application does not notice that its consumer reconnects. So what it had in hand *before* is part
+of what an acknowledgement covers, until the application asks for redelivery: if another consumer
+has taken some of it meanwhile, the broker must refuse it.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
