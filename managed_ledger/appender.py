@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from managed_ledger.errors import LedgerClosed, LedgerEnded, ManagedLedgerError
+from managed_ledger.errors import EntryTooLarge, LedgerClosed, LedgerEnded, ManagedLedgerError
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
@@ -25,6 +25,7 @@ OnTrouble = Callable[[LedgerEnded | LedgerClosed | None], None]
 Appended = Callable[[Position | None, Exception | None], None]
 
 
+_LARGE_BYTES: Final = 512 << 10  # less than any storage's limit of an entry
 Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
 NOBODY: Final[deque[Any]] = deque(
     maxlen=0
@@ -162,6 +163,9 @@ class Appender:
         first_entry_id = self.queued_entries
         count = len(entries)
         size_bytes = len(entries[0]) if count == 1 else sum(map(len, entries))
+        if size_bytes > _LARGE_BYTES and (error := self._why_too_large(entries, tag)) is not None:
+            self._refuse_in_turn(done, error)
+            return False
         self.queued_entries += count
         self._queued_bytes += size_bytes
         if self._pending is NOBODY:
@@ -178,6 +182,28 @@ class Appender:
         if self.queued_entries >= self._max_entries or self._queued_bytes >= self._max_bytes:
             self.on_full()
         return in_order
+
+    def _why_too_large(self, entries: Sequence[bytes], tag: bytes) -> EntryTooLarge | None:
+        most = self._storage.entry_limit.max_bytes
+        if most is None or (size_bytes := max(map(len, entries)) + len(tag)) <= most:
+            return None
+        return EntryTooLarge(
+            f"an entry has {size_bytes} bytes, but the bookies store at most {most}: make "
+            "nettyMaxFrameSizeBytes of the bookies larger than maxMessageSize of the brokers"
+        )
+
+    def _refuse_in_turn(self, done: Appended, error: EntryTooLarge) -> None:
+        """After the pending appends. Only this append fails, because it took no number."""
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(call_safely, done, None, error)
+            return
+        size_bytes, (entries, message_counts, before, tag) = self._pending.pop()
+
+        def both(position: Position | None, why: Exception | None) -> None:
+            call_safely(before, position, why)
+            call_safely(done, None, error)
+
+        self._pending.append((size_bytes, (entries, message_counts, both, tag)))
 
     def _on_appended(self, error: Exception | None) -> None:
         if self._abandoned:

@@ -49,6 +49,10 @@ class LedgerEnded(ManagedLedgerError):
     """
 
 
+class EntryTooLarge(ManagedLedgerError):
+    """The storage takes no entry of this size. It was not stored; others are not affected."""
+
+
 class StorageUnavailable(ManagedLedgerError):
     """The storage cannot do this now; nothing has changed. Retry later."""
 

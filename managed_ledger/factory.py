@@ -33,6 +33,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, KeyAt
 from managed_ledger.storage.commit_stats import CommitStats
+from managed_ledger.storage.entry_limit import EntryLimit
 from managed_ledger.storage.fullness import Fullness
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,10 @@ class ManagedLedgerFactory:
     @property
     def fullness(self) -> Fullness:
         return self._backend.fullness
+
+    @property
+    def entry_limit(self) -> EntryLimit:
+        return self._backend.entry_limit
 
     @property
     def commit_stats(self) -> CommitStats:

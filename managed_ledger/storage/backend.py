@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.storage.commit_stats import CommitStats
+from managed_ledger.storage.entry_limit import EntryLimit
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
@@ -158,6 +159,11 @@ class LogStorage(Protocol):
         in the order of their numbers, and another process may have created the last. Raises
         ManagedLedgerError.
         """
+        ...
+
+    @property
+    def entry_limit(self) -> EntryLimit:
+        """The largest entry that can be stored, as far as it is known."""
         ...
 
     def append(

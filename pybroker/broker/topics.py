@@ -88,8 +88,9 @@ class Topics:
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
-        actors = acting(factory.housekeeper, clock, config, self.measures)
+        actors = acting(factory.housekeeper, clock, config, self.measures, factory.entry_limit)
         self.following = Following(self, (*actors, self._inactive))
+        factory.entry_limit.on_change = self.following.all_again
         self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}

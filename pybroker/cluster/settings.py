@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.storage.bookkeeper.backend import ClusterConfig
+from managed_ledger.storage.bookkeeper.bookies import MAX_PENDING_BYTES, BookieLimits
+from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.config import BrokerConfig
@@ -15,6 +17,9 @@ _SERVERS: Final = re.compile(r"[^\s:/,;]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5
 _LEDGERS: Final = re.compile(
     r"(?:metadata-store:)?zk(?:\+[a-z]+)?:(?://)?(?P<servers>[^/]+)(?P<root>/[^\s]*)?"
 )
+
+_METADATA_BYTES: Final = 64 * 1024  # of a message, in addition to maxMessageSize; at most
+_USUAL_METADATA_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,17 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
 def storage_config(config: BrokerConfig) -> ClusterConfig:
     """The storage's configuration, without the formats. Raises BadSettings."""
     settings = cluster_settings(config)
+    entry_bytes = config.max_message_size + _METADATA_BYTES
     return ClusterConfig(
         ledgers_root=settings.ledgers_root,
         session_timeout_ms=config.metadata_store_session_timeout_millis,
         quorums=settings.quorums,
         ledger_password=settings.ledger_password,
+        limits=BookieLimits(
+            max_pending_bytes=max(MAX_PENDING_BYTES, 4 * entry_bytes),
+            max_frame_bytes=max(MAX_FRAME_BYTES, entry_bytes + _METADATA_BYTES),
+            usual_frame_bytes=min(config.max_message_size + _USUAL_METADATA_BYTES, MAX_FRAME_BYTES),
+        ),
         bookie_tls=settings.bookie_tls,
         zookeeper_tls=settings.zookeeper_tls,
     )

@@ -41,6 +41,7 @@ from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.server import fencing
+from pybroker.server.client_habits import COMES_BACK, as_final
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.server.joining_sends import hold_until, joining
@@ -50,9 +51,6 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
 
-# How the version of a client begins that reconnects when the broker closes a waiting producer.
-# After an error it reconnects only in the first seconds; other clients accept only an error.
-_COME_BACK: Final = "Pulsar-Java"
 # If a producer is too fast, up to this many of its bytes wait while the broker still reads its
 # connection, so that it sees a PING after them.
 _HELD_WHILE_READING_BYTES: Final = 64 * 1024
@@ -144,7 +142,7 @@ def _granter(
     """
 
     def granted(error: PulsarError | None) -> None:
-        if isinstance(error, ServiceNotReady) and session.client_version.startswith(_COME_BACK):
+        if isinstance(error, ServiceNotReady) and session.client_version.startswith(COMES_BACK):
             session.close_producer(new, str(error))
         elif error is not None:
             session.forget_producer(new)
@@ -421,8 +419,7 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
 def _not_stored(
     session: Connection, slot: ProducerSlot, run: SendRun, error: Exception | None
 ) -> None:
-    if isinstance(error, PersistenceError):
-        # Later messages must not overtake this one: the client reconnects and resends everything.
+    if isinstance(error, PersistenceError):  # later messages must not overtake this one
         slot.behind = None
         _start_over(session, slot, str(error))
     elif not isinstance(error, ServiceNotReady | TopicTerminated):
@@ -437,8 +434,9 @@ def _start_over(session: Connection, slot: ProducerSlot, reason: str) -> None:
 
 def refuse(session: Connection, run: SendRun, error: Exception | None) -> None:
     assert isinstance(error, PulsarError)
+    final = as_final(session.client_version, error)
     for sequence_id in run.sequence_ids():
-        session.write(commands.send_error(run.producer_id, sequence_id, error))
+        session.write(commands.send_error(run.producer_id, sequence_id, final))
 
 
 def _answer_duplicate(

@@ -43,6 +43,7 @@ class Disk:
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
     is_full: bool = False  # adds are refused
+    max_frame_bytes: int = 2**31  # nettyMaxFrameSizeBytes: larger requests end their connection
 
     def keep(self, ledger_id: int, key: bytes) -> Ledger:
         return self.ledgers.setdefault(ledger_id, Ledger(key))
@@ -90,6 +91,10 @@ class SimulatedBookie:
                 await asyncio.sleep(0.2)
 
     @property
+    def max_frame_bytes(self) -> int:
+        return self._disk.max_frame_bytes
+
+    @property
     def is_full(self) -> bool:
         return self._disk.is_full
 
@@ -120,6 +125,12 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         messages, self._buffer = split(self._buffer + data)
+        sizes = [len(each) for each in messages]
+        if len(self._buffer) >= 4:
+            sizes.append(int.from_bytes(self._buffer[:4], "big"))
+        if 4 + max(sizes, default=0) > self._bookie.max_frame_bytes:
+            self._transport.abort()
+            return
         for message in messages:
             head = int.from_bytes(message[:4], "big")
             assert head >> 24 == 2

@@ -112,7 +112,7 @@ def test_responses_are_found_however_the_stream_is_split():
 
 @pytest.mark.parametrize("size", [0, 23, 1 << 30, 0xFFFFFFFF])
 def test_a_size_from_the_wire_sizes_no_memory(size):
-    with pytest.raises(BookieFailed, match="nettyMaxFrameSizeBytes"):
+    with pytest.raises(BookieFailed, match="maxMessageSize"):
         list(Responses().receive(size.to_bytes(4, "big") + b"xx"))
 
 

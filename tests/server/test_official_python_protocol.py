@@ -9,6 +9,7 @@ import pytest
 
 import pybroker.testing
 from pybroker.base.names import TopicName
+from pybroker.broker.policies.table import MAX_MESSAGE_SIZE
 
 SOON_MS = 30_000
 NOTHING_MS = 200
@@ -61,6 +62,24 @@ def test_chunks_survive_deduplication(topic: str) -> None:
             producer.send(b"x" * size)
         assert [len(consumer.receive(SOON_MS).data()) for _ in range(3)] == [50_000, 10, 70_000]
         client.close()
+
+
+def test_a_message_that_the_topic_s_policy_refuses_fails_alone(
+    official: pulsar.Client, wire_broker: Any, topic: str
+) -> None:
+    """After NotAllowed this client would send it again, without end."""
+
+    async def limit(running: Any) -> None:
+        name = TopicName.parse(topic)
+        await running.topics.policies.set_for_topic(name, MAX_MESSAGE_SIZE, 1000)
+        await running.topics.following.told()
+
+    producer = official.create_producer(topic, batching_enabled=False)
+    wire_broker.call(limit)
+    with pytest.raises(pulsar.ChecksumError):
+        producer.send(b"x" * 2000)
+    producer.send(b"small")
+    assert earliest(official, topic).receive(SOON_MS).data() == b"small"
 
 
 def test_a_pattern_finds_topics_and_partitions(

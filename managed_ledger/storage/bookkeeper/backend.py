@@ -53,6 +53,7 @@ from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.entry_columns import EntryColumns
+from managed_ledger.storage.entry_limit import EntryLimit
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.importing import LedgerExists
 from managed_ledger.storage.operations import DeleteLedger
@@ -64,6 +65,7 @@ from managed_ledger.storage.zookeeper.operations import Operation
 from managed_ledger.storage.zookeeper.session import FINAL_STATES
 
 _RECOVERY_READ: Final = (1000, 4 << 20)  # entries, bytes
+_ADD_OVERHEAD_BYTES: Final = 128  # what a request adds to its entry and tag, at most
 _OWNER: Final = {"application": b"pybroker"}  # the custom metadata of ledgers
 
 
@@ -137,6 +139,8 @@ class BookKeeperBackend:
         self._next: dict[int, int] = {}  # the next entry of each writer
         self._is_closed = False
         self.fullness = Fullness()
+        self.entry_limit = EntryLimit()
+        self._client.bookies.on_limits = self._frame_limits_changed
         self.commit_stats = CommitStats()
 
     # --- life
@@ -288,6 +292,10 @@ class BookKeeperBackend:
         self._tails.drop(ledger_id)
 
     # --- appending
+
+    def _frame_limits_changed(self) -> None:
+        most = self._client.bookies.max_add_bytes(self._config.quorums.ack)
+        self.entry_limit.set(None if most is None else most - _ADD_OVERHEAD_BYTES)
 
     def append(
         self,

@@ -8,19 +8,32 @@ lists it until its session ends, but no new ensemble should contain it meanwhile
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from managed_ledger.storage.bookkeeper.connection import Adder, Answered, BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, NotEnoughBookies
-from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES, Response
+from managed_ledger.storage.bookkeeper.frame_limits import FrameLimits
+from managed_ledger.storage.bookkeeper.protocol import (
+    MAX_BATCH_BYTES,
+    MAX_FRAME_BYTES,
+    Code,
+    Response,
+)
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
+from managed_ledger.storage.entry_limit import nobody_minds
 from managed_ledger.storage.tls_files import ClientTls
 
 log = logging.getLogger(__name__)
 _ADDS: Final = "adds"
 _READS: Final = "reads"
+MAX_PENDING_BYTES: Final = 64 << 20
+Lost = Callable[[BookieConnection], None]
+
+
+def _nobody_cares(connection: BookieConnection) -> None:
+    """The loss of this connection says nothing about the bookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +42,9 @@ class BookieLimits:
     add_timeout_s: float = 5.0  # addEntryTimeout
     read_timeout_s: float = 5.0  # readEntryTimeout
     quarantine_s: float = 30.0
-    max_pending_bytes: int = 64 << 20  # of unanswered adds to one bookie
-    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_pending_bytes: int = MAX_PENDING_BYTES  # of unanswered adds to one bookie
+    max_frame_bytes: int = MAX_FRAME_BYTES  # of a response
+    usual_frame_bytes: int = 0  # of the largest usual request; see FrameLimits
 
 
 class Bookies:
@@ -49,6 +63,11 @@ class Bookies:
         self._connecting: dict[BookieConnection, asyncio.Task[None]] = {}
         self._suspects: dict[str, float] = {}  # the end of each quarantine, in loop time
         self._closed = False
+        self.frames = FrameLimits(
+            self._connected, self._limits.usual_frame_bytes, lambda: self.on_limits()
+        )
+        self.on_limits: Callable[[], None] = nobody_minds  # `max_add_bytes` may have changed
+        self._large_adds: set[asyncio.Task[None]] = set()
 
     # --- which bookies exist
 
@@ -60,7 +79,9 @@ class Bookies:
         for each in found:
             if each not in self._registered:
                 self._suspects.pop(each, None)
+                self.frames.forget(each)
         self._registered = found
+        self.on_limits()
 
     def locate(self, bookie: str, host: str, port: int) -> None:
         """Set the address of a bookie whose id is not its address."""
@@ -121,6 +142,47 @@ class Bookies:
     ) -> None:
         self._connection(bookie, _ADDS).add(ledger_id, entry_ids, requests, adder)
 
+    def add_large(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        requests: Sequence[bytes],
+        adder: Adder,
+    ) -> None:
+        """As `add`, for requests of any size. One that the bookie does not take because of its size
+        is refused with TOO_LARGE.
+        """
+        for entry_id, request in zip(entry_ids, requests, strict=True):
+            if self.frames.takes(bookie, len(request)):
+                self.add(bookie, ledger_id, (entry_id,), (request,), adder)
+            else:
+                adding = self._add_if_taken(bookie, ledger_id, entry_id, request, adder)
+                task = asyncio.ensure_future(adding)
+                self._large_adds.add(task)
+                task.add_done_callback(self._large_adds.discard)
+
+    async def _add_if_taken(
+        self, bookie: str, ledger_id: int, entry_id: int, request: bytes, adder: Adder
+    ) -> None:
+        try:
+            is_taken = await self.frames.find_out(bookie, len(request))
+        except BookieFailed as why:
+            adder.failed(entry_id, why)
+            return
+        if is_taken:
+            self.add(bookie, ledger_id, (entry_id,), (request,), adder)
+        else:
+            adder.refused(entry_id, Code.TOO_LARGE)
+
+    def max_add_bytes(self, bookies: int) -> int | None:
+        """The largest add that so many bookies may take; None if there is no known limit."""
+        if not self.frames.are_any:
+            return None
+        refused = sorted(self.frames.refused(each) or 2**63 for each in self._registered)
+        least = refused[-bookies] if bookies <= len(refused) else 2**63
+        return None if least == 2**63 else least - 1
+
     async def read(
         self, bookie: str, ledger_id: int, entry_id: int, fence_with: bytes | None = None
     ) -> Response:
@@ -135,7 +197,7 @@ class Bookies:
         """Raises BookieFailed."""
         done, answered = _awaited()
         connection = self._connection(bookie, _READS)
-        size_bytes = min(size_bytes, self._limits.max_frame_bytes - 64)
+        size_bytes = min(size_bytes, MAX_BATCH_BYTES)
         connection.read_batch(ledger_id, first, count, size_bytes, answered)
         return await done
 
@@ -149,7 +211,7 @@ class Bookies:
         self._closed = True
         for connection in list(self._connections.values()):
             connection.break_off("this client is closing")
-        tasks = list(self._connecting.values())
+        tasks = [*self._connecting.values(), *self._large_adds]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,7 +224,7 @@ class Bookies:
 
     def _connect(self, bookie: str, purpose: str) -> BookieConnection:
         """A connection that can be used at once: requests wait for it, or fail with it."""
-        limits, key = self._limits, (bookie, purpose)
+        key = (bookie, purpose)
 
         def lost(connection: BookieConnection) -> None:
             if self._connections.get(key) is connection:
@@ -171,6 +233,13 @@ class Bookies:
                 log.info("%s", connection.broken)
                 self.suspect(bookie, connection.broken)
 
+        connection = self._connections[key] = self._connected(bookie, purpose, lost)
+        return connection
+
+    def _connected(
+        self, bookie: str, purpose: str = _READS, lost: Lost = _nobody_cares
+    ) -> BookieConnection:
+        limits = self._limits
         connection = BookieConnection(
             bookie,
             limits.add_timeout_s if purpose == _ADDS else limits.read_timeout_s,
@@ -178,7 +247,6 @@ class Bookies:
             lost,
             limits.max_frame_bytes,
         )
-        self._connections[key] = connection
         if self._closed:
             connection.break_off("this client is closed")
             return connection

@@ -105,6 +105,7 @@ class BookieConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.pending_bytes = 0
         self.broken: BookieFailed | None = None
+        self.was_closed = False  # by the bookie
 
     # --- requests
 
@@ -143,10 +144,13 @@ class BookieConnection(asyncio.Protocol):
         entry_id: int,
         answered: Answered,
         fence_with: bytes | None = None,
+        size_bytes: int = 0,
     ) -> None:
-        """Read an entry. `fence_with`, a master key, fences the ledger first."""
+        """Read an entry. `fence_with`, a master key, fences the ledger first. `size_bytes` is the
+        least size of the request.
+        """
         key = (Operation.READ, ledger_id, entry_id)
-        request = read_request(ledger_id, entry_id, fence_with)
+        request = read_request(ledger_id, entry_id, fence_with, size_bytes)
         self._ask(key, request, answered, is_shared=fence_with is None)
 
     def read_batch(
@@ -325,6 +329,7 @@ class BookieConnection(asyncio.Protocol):
                     answered(None, self.broken)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.was_closed = self.broken is None
         self.break_off(f"the connection was lost ({error or 'closed by the bookie'})")
         self._transport = None
 

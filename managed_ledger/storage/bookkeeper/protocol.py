@@ -18,7 +18,10 @@ from managed_ledger.storage.bookkeeper.errors import BookieFailed
 VERSION: Final = 2
 LAST_CONFIRMED: Final = -1  # as the entry of a READ: the last entry that the bookie has
 MASTER_KEY_BYTES: Final = 20
-MAX_FRAME_BYTES: Final = 5 * 1024 * 1024 + 64 * 1024  # nettyMaxFrameSizeBytes of bookies, spare
+MAX_BATCH_BYTES: Final = 5 * 1024 * 1024  # of a batch read
+# The largest response. An entry stays readable though maxMessageSize was larger when it was stored:
+# this only recognises a peer that is not a bookie.
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 _FENCE: Final = 1
 _RECOVERY_ADD: Final = 2
 
@@ -49,6 +52,7 @@ class Code(IntEnum):
     READ_ONLY = 105
     TOO_MANY_REQUESTS = 106
     UNKNOWN_LEDGER_STATE = 107
+    TOO_LARGE = -1  # this client's own: the bookie does not take requests of that size
 
 
 ABSENT: Final = frozenset({Code.NO_LEDGER, Code.NO_ENTRY})
@@ -78,10 +82,16 @@ def add_prefix(master_key: bytes, body_bytes: int, first: int = head(Operation.A
     return _ADD_HEAD.pack(4 + MASTER_KEY_BYTES + body_bytes, first, master_key)
 
 
-def read_request(ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> bytes:
-    """`fence_with`, a master key, fences the ledger on that bookie before the read."""
+def read_request(
+    ledger_id: int, entry_id: int, fence_with: bytes | None = None, size_bytes: int = 0
+) -> bytes:
+    """`fence_with`, a master key, fences the ledger on that bookie before the read. Without it, the
+    request is padded to `size_bytes`: bookies ignore what follows the entry's number.
+    """
     if fence_with is None:
-        return _READ.pack(_READ.size - 4, head(Operation.READ), ledger_id, entry_id)
+        padding = bytes(max(0, size_bytes - _READ.size))
+        size = _READ.size - 4 + len(padding)
+        return _READ.pack(size, head(Operation.READ), ledger_id, entry_id) + padding
     size = _READ.size - 4 + MASTER_KEY_BYTES
     return _READ.pack(size, head(Operation.READ, _FENCE), ledger_id, entry_id) + fence_with
 
@@ -152,5 +162,5 @@ class Responses:
         if not _RESPONSE.size <= size <= self._max_frame_bytes:
             raise BookieFailed(
                 f"a response of {size} bytes, not {_RESPONSE.size} to {self._max_frame_bytes}: the "
-                "peer is not a bookie, or its nettyMaxFrameSizeBytes is larger than this client's"
+                "peer is not a bookie, or maxMessageSize was much larger when the entry was stored"
             )

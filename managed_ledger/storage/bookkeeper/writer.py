@@ -35,6 +35,7 @@ from managed_ledger.storage.bookkeeper.errors import (
     LedgerFenced,
     NotEnoughBookies,
 )
+from managed_ledger.storage.bookkeeper.frame_limits import MODEST_BYTES
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
 from managed_ledger.storage.bookkeeper.protocol import Code, add_prefix
@@ -43,6 +44,7 @@ from managed_ledger.storage.operations import call_safely
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S: Final = 1.0  # between looks for bookies while copies are missing
+_MODEST_BYTES: Final = MODEST_BYTES - 1024  # without what a request adds to its entry
 LEFT_ALONE_S: Final = 15.0  # much less than openLedgerRereplicationGracePeriod
 _THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
 # Called with None when the entry is confirmed. LedgerEnded: the entry is not in the ledger; after
@@ -171,24 +173,28 @@ class LedgerWriter:
             pending[entry_id] = _Pending(request, size)
             entry_id += 1
         pending[entry_id - 1].appended = appended
-        self.pending_bytes += length - self.length
+        size_bytes = length - self.length
+        self.pending_bytes += size_bytes
         self.length = length
         for replica in self._ensemble:
             if replica.writer is not None:
-                self._send(replica, first, requests)
+                self._send(replica, first, requests, size_bytes)
         if self._failed or self._is_small:
             self._look_for_bookies()
         return first
 
-    def _send(self, replica: _Replica, first: int, requests: Sequence[bytes]) -> None:
-        """Send the requests whose write sets contain the replica."""
+    def _send(
+        self, replica: _Replica, first: int, requests: Sequence[bytes], size_bytes: int
+    ) -> None:
+        """Send the requests, of `size_bytes` in all, whose write sets contain the replica."""
         entry_ids: Sequence[int] = range(first, first + len(requests))
         if not self._all_write_all:
             sets, position = self._write_sets, replica.position
             mine = [each for each in entry_ids if position in sets[each % len(sets)]]
             entry_ids, requests = mine, [requests[each - first] for each in mine]
         if entry_ids:
-            self._bookies.add(replica.bookie, self.ledger_id, entry_ids, requests, replica)
+            add = self._bookies.add if size_bytes <= _MODEST_BYTES else self._bookies.add_large
+            add(replica.bookie, self.ledger_id, entry_ids, requests, replica)
 
     def _added(self, bit: int, first: int, last: int) -> None:
         pending = self._pending
@@ -205,8 +211,24 @@ class LedgerWriter:
                     "managed ledger again"
                 )
             )
+        elif code == Code.TOO_LARGE:
+            self._is_too_large(replica, entry_id)
         else:
             self._bookie_failed(replica, f"code {code} for entry {entry_id}")
+
+    def _is_too_large(self, replica: _Replica, entry_id: int) -> None:
+        """The bookie is replaced if others can take the entry. Otherwise the ledger ends before the
+        entry, which is refused in the next ledger: see `Appender`.
+        """
+        if (pending := self._pending.get(entry_id)) is None:
+            return
+        size_bytes = len(pending.request)
+        why = f"entry {entry_id} makes a request of {size_bytes} bytes, more than bookies take"
+        most = self._bookies.max_add_bytes(self._quorums.ack)
+        if most is None or size_bytes <= most:
+            self._bookie_failed(replica, f"{why} (nettyMaxFrameSizeBytes)", is_suspect=False)
+        elif self._replacing is None and self.ended is None:
+            self._replacing = asyncio.ensure_future(self._make_room(f"{why} ({most})"))
 
     def _confirm(self) -> None:
         """Confirm entries, except during a replacement: the new segment begins at the first entry
@@ -236,7 +258,7 @@ class LedgerWriter:
 
     # --- replacing bookies
 
-    def _bookie_failed(self, replica: _Replica, why: str) -> None:
+    def _bookie_failed(self, replica: _Replica, why: str, is_suspect: bool = True) -> None:
         replica.writer = None
         if not self._failed:
             self._lost_since_s = asyncio.get_running_loop().time()
@@ -246,7 +268,8 @@ class LedgerWriter:
             pending.acknowledged &= ~replica.bit
         if self._is_closing and not self._pending:
             return  # closing the metadata needs no other bookie
-        self._bookies.suspect(replica.bookie)
+        if is_suspect:
+            self._bookies.suspect(replica.bookie)
         if self._replacing is None and self.ended is None:
             log.info("ledger %d replaces bookie %s: %s", self.ledger_id, replica.bookie, why)
             self._replacing = asyncio.ensure_future(self._replace())
@@ -353,7 +376,7 @@ class LedgerWriter:
         for position in chosen:
             replica = self._ensemble[position]
             if replica.writer is not None:
-                self._send(replica, first, requests)
+                self._send(replica, first, requests, self.pending_bytes)
 
     async def _change(self, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
         """Change the metadata by compare-and-set. BookKeeper's auto-recovery may change it, too,

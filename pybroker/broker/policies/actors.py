@@ -5,6 +5,7 @@ that moment: see limits. Actors, in contrast, are notified of changes.
 """
 
 from managed_ledger.housekeeper import Housekeeper
+from managed_ledger.storage.entry_limit import EntryLimit
 from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.broker.compaction.compacting import CompactedTopics
@@ -56,14 +57,18 @@ class TransactionBuffers:
 
 
 def acting(
-    housekeeper: Housekeeper, clock: Clock, config: BrokerConfig, measures: TopicMeasures
+    housekeeper: Housekeeper,
+    clock: Clock,
+    config: BrokerConfig,
+    measures: TopicMeasures,
+    entry_limit: EntryLimit,
 ) -> tuple[Actor, ...]:
     quota_interval_s = config.backlog_quota_check_interval_in_seconds
     return (
         KeptMessages(),
         WrittenCursors(),
         CompactedTopics(),
-        Gates(),
+        Gates(entry_limit),
         EncryptedProducers(),
         SubscribeLimits(),
         Subscriptions(),

@@ -61,6 +61,10 @@ class Following:
         if self._topics.serving(topic.name) is topic:
             await self._topics.unload(topic.name)
 
+    def all_again(self) -> None:
+        """What policies depend on has changed for all topics."""
+        self._heard(None, None)
+
     async def told(self) -> None:
         """Returns when every loaded topic has received the changes that were durable at the
         call.

@@ -4,8 +4,9 @@ A topic has a gate only if a policy requires one.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from managed_ledger.storage.entry_limit import EntryLimit
 from pybroker.base.errors import MetadataError, NotAllowed, PulsarError
 from pybroker.base.names import TopicName
 from pybroker.broker import delay_limit
@@ -19,6 +20,8 @@ from pybroker.broker.policies.table import (
 from pybroker.broker.policies.throttle import Throttle, throttle
 from pybroker.wire.message_metadata import is_chunk, is_encrypted
 
+_TAG_BYTES: Final = 512  # stored with an entry, mostly less
+
 
 class Gate:
     """0 means no limit. The message size limit does not apply to chunks: clients know only the
@@ -31,11 +34,14 @@ class Gate:
         max_delay_ms: int,
         rate: Throttle | None,
         encrypted_only: bool = False,
+        storage_bytes: int = 0,
     ) -> None:
+        """`storage_bytes`: larger entries, chunks too, cannot be stored."""
         self.max_message_bytes = max_message_bytes
         self.max_delay_ms = max_delay_ms
         self.rate = rate
         self.encrypted_only = encrypted_only
+        self.storage_bytes = storage_bytes
 
     def pieces(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
         """The entries in pieces: from, to (exclusive), and the reason for a refusal, or None."""
@@ -62,16 +68,29 @@ class Gate:
     def _by_size(
         self, entries: Sequence[bytes], start: int, stop: int
     ) -> Iterator[tuple[int, int, PulsarError | None]]:
-        most = self.max_message_bytes
-        if most and max(map(len, entries[start:stop]), default=0) > most:
+        limits = self.max_message_bytes, self.storage_bytes
+        least = min(filter(None, limits), default=0)
+        if least and max(map(len, entries[start:stop]), default=0) > least:
             for index in range(start, stop):
-                if len(entries[index]) > most and not is_chunk(entries[index]):
+                if (refusal := self._why_too_large(entries[index])) is not None:
                     if start < index:
                         yield start, index, None
-                    yield index, index + 1, _too_large(len(entries[index]), most)
+                    yield index, index + 1, refusal
                     start = index + 1
         if start < stop:
             yield start, stop, None
+
+    def _why_too_large(self, entry: bytes) -> NotAllowed | None:
+        size_bytes, most = len(entry), self.max_message_bytes
+        if 0 < self.storage_bytes < size_bytes:
+            return NotAllowed(
+                "Exceed maximum message size",
+                f"the bookies store at most {self.storage_bytes} bytes in an entry; this one has "
+                f"{size_bytes}: their nettyMaxFrameSizeBytes must be larger than maxMessageSize",
+            )
+        if 0 < most < size_bytes and not is_chunk(entry):
+            return _too_large(size_bytes, most)
+        return None
 
 
 def _too_large(size_bytes: int, most_bytes: int) -> NotAllowed:
@@ -92,6 +111,9 @@ class Gated(Protocol):
 
 
 class Gates:
+    def __init__(self, entry_limit: EntryLimit) -> None:
+        self._entry_limit = entry_limit
+
     def follow(self, topic: Gated) -> None:
         policies, now = topic.policies, topic.gate
         rate = policies[PUBLISH_RATE]
@@ -106,5 +128,7 @@ class Gates:
         if topic.name.persistent and policies[DELAYED_DELIVERY]["active"]:
             delay_ms = policies[DELAYED_DELIVERY]["maxDeliveryDelayInMillis"]
         encrypted = policies[ENCRYPTION_REQUIRED]
-        wanted = size_bytes or delay_ms or limited is not None or encrypted
-        topic.gate = Gate(size_bytes, delay_ms, limited, encrypted) if wanted else None
+        stored = (self._entry_limit.max_bytes or 0) if topic.name.persistent else 0
+        wanted = size_bytes or delay_ms or limited is not None or encrypted or stored
+        gate = Gate(size_bytes, delay_ms, limited, encrypted, max(0, stored - _TAG_BYTES))
+        topic.gate = gate if wanted else None
