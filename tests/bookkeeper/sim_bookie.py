@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from sim_zookeeper import ADDRESS, split
 
+from managed_ledger.codec import Writer
+from managed_ledger.storage.bookkeeper.formats.protobuf import put_bytes, put_int
 from managed_ledger.storage.bookkeeper.protocol import Code, Operation
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import NodeExists, ZooKeeperError
@@ -43,17 +45,29 @@ class Disk:
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
     is_full: bool = False  # adds are refused
+    bookie_id: str = ""  # empty: the bookie's address
     max_frame_bytes: int = 2**31  # nettyMaxFrameSizeBytes: larger requests end their connection
 
     def keep(self, ledger_id: int, key: bytes) -> Ledger:
         return self.ledgers.setdefault(ledger_id, Ledger(key))
 
 
+def endpoint(host: str, port: int, protocol: bytes = b"bookie-rpc") -> bytes:
+    """A BookieServiceInfoFormat, as bookies register it."""
+    inner, whole = Writer(), Writer()
+    put_bytes(inner, 1, b"bookie")
+    put_int(inner, 2, port)
+    put_bytes(inner, 3, host.encode())
+    put_bytes(inner, 4, protocol)
+    put_bytes(whole, 6, inner.getvalue())
+    return whole.getvalue()
+
+
 class SimulatedBookie:
     def __init__(self, node: Node, port: int, disk: Disk, rng: random.Random) -> None:
         self.node = node
         self.port = port
-        self.name = f"127.0.0.1:{port}"
+        self.name = disk.bookie_id or f"127.0.0.1:{port}"
         self._disk = disk
         self._rng = rng
         self.ledgers = {number: each.copy() for number, each in disk.ledgers.items()}
@@ -80,7 +94,7 @@ class SimulatedBookie:
         while not expired.is_set():
             path = f"/ledgers/available/{self.name}"
             try:
-                await zookeeper.create(path, b"", ephemeral=True)
+                await zookeeper.create(path, self._registration(), ephemeral=True)
                 return
             except NodeExists:
                 with contextlib.suppress(ZooKeeperError):
@@ -89,6 +103,9 @@ class SimulatedBookie:
                 await asyncio.sleep(0.2)  # the node belongs to the previous session
             except ZooKeeperError:
                 await asyncio.sleep(0.2)
+
+    def _registration(self) -> bytes:
+        return endpoint("127.0.0.1", self.port) if self._disk.bookie_id else b""
 
     @property
     def max_frame_bytes(self) -> int:

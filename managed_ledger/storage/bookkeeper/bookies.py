@@ -8,10 +8,11 @@ lists it until its session ends, but no new ensemble should contain it meanwhile
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.connection import Adder, Answered, BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, NotEnoughBookies
 from managed_ledger.storage.bookkeeper.frame_limits import FrameLimits
@@ -21,6 +22,7 @@ from managed_ledger.storage.bookkeeper.protocol import (
     Code,
     Response,
 )
+from managed_ledger.storage.bookkeeper.registration import Address
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
 from managed_ledger.storage.entry_limit import nobody_minds
 from managed_ledger.storage.tls_files import ClientTls
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 _ADDS: Final = "adds"
 _READS: Final = "reads"
 MAX_PENDING_BYTES: Final = 64 << 20
+Find = Callable[[str], Awaitable[Address | None]]
 Lost = Callable[[BookieConnection], None]
 
 
@@ -53,12 +56,17 @@ class Bookies:
         rng: random.Random,
         limits: BookieLimits | None = None,
         tls: ClientTls | None = None,
+        find: Find | None = None,
     ) -> None:
+        """`find` returns the address that a bookie has registered, for those that `locate` did not
+        name; it may raise a ManagedLedgerError.
+        """
+        self._find = find
         self._rng = rng
         self._tls = tls
         self._limits = limits or BookieLimits()
         self._registered: tuple[str, ...] = ()
-        self._addresses: dict[str, tuple[str, int]] = {}
+        self._addresses: dict[str, Address] = {}
         self._connections: dict[tuple[str, str], BookieConnection] = {}
         self._connecting: dict[BookieConnection, asyncio.Task[None]] = {}
         self._suspects: dict[str, float] = {}  # the end of each quarantine, in loop time
@@ -83,9 +91,9 @@ class Bookies:
         self._registered = found
         self.on_limits()
 
-    def locate(self, bookie: str, host: str, port: int) -> None:
-        """Set the address of a bookie whose id is not its address."""
-        self._addresses[bookie] = (host, port)
+    def locate(self, addresses: Mapping[str, Address]) -> None:
+        """Set the addresses that bookies have registered."""
+        self._addresses.update(addresses)
 
     @property
     def registered(self) -> tuple[str, ...]:
@@ -258,21 +266,34 @@ class Bookies:
     async def _open(self, connection: BookieConnection, bookie: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            host, port = self._addresses.get(bookie) or _address(bookie)
             async with asyncio.timeout(self._limits.connect_timeout_s):
+                host, port = await self._address(bookie)
                 if self._tls is None:
                     await loop.create_connection(lambda: connection, host, port)
                 else:
                     await connect_with_tls(connection, host, port, self._tls)
-        except (OSError, TimeoutError, ValueError, BookieFailed) as mistake:
+        except (OSError, TimeoutError, ManagedLedgerError) as mistake:
             connection.break_off(f"no connection ({mistake or type(mistake).__name__})")
 
+    async def _address(self, bookie: str) -> Address:
+        """Raises ManagedLedgerError."""
+        if bookie not in self._registered and self._find is not None:
+            # It may be read-only, and even have another address than before.
+            try:
+                async with asyncio.timeout(self._limits.connect_timeout_s / 2):
+                    if (found := await self._find(bookie)) is not None:
+                        self._addresses[bookie] = found
+            except (ManagedLedgerError, TimeoutError) as why:
+                log.debug("bookie %s: ZooKeeper does not say where it is: %s", bookie, why)
+        address = self._addresses.get(bookie) or _id_as_address(bookie)
+        if address is None:
+            raise BookieFailed("its id is not an address (host:port), and it is not registered")
+        return address
 
-def _address(bookie: str) -> tuple[str, int]:
+
+def _id_as_address(bookie: str) -> Address | None:
     host, _, port = bookie.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError("its id is not an address (host:port), and it has registered no address")
-    return host, int(port)
+    return (host, int(port)) if host and port.isdigit() else None
 
 
 def _awaited() -> tuple[asyncio.Future[Response], Answered]:

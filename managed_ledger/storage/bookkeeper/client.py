@@ -36,7 +36,7 @@ class BookKeeper:
         new ledgers. `tls` is for bookies.
         """
         self.store = LedgerStore(zookeeper, root)
-        self.bookies = Bookies(rng, limits, tls)
+        self.bookies = Bookies(rng, limits, tls, self.store.address)
         self._clock = clock
         self._quorums = quorums
         self._password = password
@@ -102,4 +102,6 @@ class BookKeeper:
         self._refresh.request()
 
     async def _look_at_bookies(self) -> None:
-        self.bookies.register(await self.store.bookies())
+        found = await self.store.bookies()
+        self.bookies.locate(await self.store.addresses(found))
+        self.bookies.register(found)

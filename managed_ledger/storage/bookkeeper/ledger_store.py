@@ -7,11 +7,14 @@ Numbers come from sequential nodes `idgen/ID-…`, which are deleted at once. Th
 Source: org.apache.bookkeeper.meta.HierarchicalLedgerManager, ZkLedgerIdGenerator.
 """
 
+import asyncio
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from managed_ledger.errors import BadVersion, LedgerNotFound
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, decode, encode
+from managed_ledger.storage.bookkeeper.registration import Address, registered_address
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import (
     BadVersionError,
@@ -124,6 +127,22 @@ class LedgerStore:
         """The bookies that accept writes now."""
         found = await self.zookeeper.children(f"{self.root}/available")
         return sorted(each for each in found if each != "readonly")
+
+    async def addresses(self, bookies: Iterable[str]) -> dict[str, Address]:
+        """The addresses that these bookies have registered. Raises ZooKeeperError."""
+        bookies = list(bookies)
+        found = await asyncio.gather(*map(self.address, bookies))
+        return {each: at for each, at in zip(bookies, found, strict=True) if at is not None}
+
+    async def address(self, bookie: str) -> Address | None:
+        """The address that a bookie has registered, even if it accepts no writes now."""
+        for folder in ("available", "available/readonly"):
+            try:
+                node = await self.zookeeper.get(f"{self.root}/{folder}/{bookie}")
+            except NoNode:
+                continue
+            return registered_address(node.value)
+        return None
 
     async def _make_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]
