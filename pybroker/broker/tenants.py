@@ -274,6 +274,14 @@ class Tenants:
             return max(stored, self._config.transaction_coordinators)
         return stored
 
+    def stored_coordinators(self) -> int:
+        """The number of transaction coordinators in the metadata; 0 if it is not there yet."""
+        return int(self._get(partitions_key(COORDINATOR_ASSIGN)).get("partitions", 0))
+
+    async def refresh_partitions(self, name: TopicName) -> None:
+        """Learn what another broker has just written about a partitioned topic."""
+        await self._metadata.refresh(partitions_key(name))
+
     def doomed_partitions(self, name: TopicName) -> int:
         """The number of partitions while several brokers are deleting them; 0 otherwise."""
         record = self._get(partitions_key(name))

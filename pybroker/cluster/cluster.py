@@ -8,7 +8,7 @@ must not answer from outdated memory.
 
 import logging
 from asyncio import timeout
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
@@ -22,7 +22,7 @@ from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import ANSWER_S, BundleOwnership, as_not_ready
 from pybroker.cluster.bundles import ClusterBundles
-from pybroker.cluster.live_brokers import LiveBrokers
+from pybroker.cluster.live_brokers import DifferentSettings, LiveBrokers
 from pybroker.cluster.node_values import Place, broker_value
 from pybroker.cluster.transactions.peers import PeerOptions
 
@@ -40,13 +40,15 @@ class Cluster:
         session_timeout_ms: int,
         lost: Callable[[str], None],
         peers: PeerOptions,
+        common: Mapping[str, str],
     ) -> None:
         """`path_of` returns the node of a key of the metadata. `bundles`: the number of bundles for
         a namespace that no broker has divided yet. `lost` is called once, with the reason, and
-        should not return.
+        should not return. `common`: the settings that must be the same on all brokers, by key.
         """
         self._zookeeper = zookeeper
         self._clock = clock
+        self._common = common
         self._boundaries = Boundaries(zookeeper, bundles, path_of)
         self.live = LiveBrokers(zookeeper)
         self._session_timeout_s = session_timeout_ms / 1000
@@ -99,11 +101,16 @@ class Cluster:
 
     async def join(self, broker_id: str, place: Place) -> None:
         """Register this broker and begin to serve. Raises NameTaken, DirectoryInUse (`pybroker
-        move` copies the cluster), ZooKeeperError.
+        move` copies the cluster), DifferentSettings, ZooKeeperError.
         """
-        value = broker_value(place, version(), self._clock.now_ms())
+        value = broker_value(place, version(), self._clock.now_ms(), self._common)
         # An earlier process with this address remains registered until its session ends.
         await self.live.join(broker_id, value, 2 * self._session_timeout_s + 5)
+        try:
+            await self.live.require_common(broker_id, self._common)
+        except DifferentSettings:
+            await self.live.leave()
+            raise
         self.ownership.serve(place)
 
     async def leave(self) -> None:

@@ -19,6 +19,7 @@ from pybroker.cluster.node_values import (
     Place,
     Promise,
     broker_of,
+    common_of,
     is_of_pybroker,
     promises_of,
     with_promises,
@@ -32,6 +33,16 @@ _LOOK_AGAIN_S: Final = 0.2
 
 class NameTaken(ManagedLedgerError):
     """Another broker has this broker's address; the message says what to do."""
+
+
+class DifferentSettings(ManagedLedgerError):
+    """Brokers of a cluster differ in a setting that must be the same on all of them."""
+
+    def __init__(self, key: str, own: str, other: str, said: str) -> None:
+        super().__init__(
+            f"{key}={own} here, but {key}={said} on broker {other}: it must be the same on all "
+            "brokers of a cluster. Correct the configuration; to change it, stop all brokers first"
+        )
 
 
 class LiveBrokers:
@@ -63,6 +74,19 @@ class LiveBrokers:
             if (node := await self._mirror.look(f"{ROOT}/{broker_id}")) is not None:
                 found[broker_id] = broker_of(node.value)
         return found
+
+    async def require_common(self, broker_id: str, common: Mapping[str, str]) -> None:
+        """Call after `join`: of two brokers that differ, at least the later one notices. Raises
+        DifferentSettings, ZooKeeperError.
+        """
+        await self.current()
+        for path, node in self._mirror.nodes.items():
+            other = path.removeprefix(f"{ROOT}/")
+            if other == broker_id:
+                continue
+            for key, said in common_of(node.value).items():
+                if key in common and common[key] != said:
+                    raise DifferentSettings(key, common[key], other, said)
 
     def place(self, broker_id: str) -> Place | None:
         return self._places.get(broker_id)

@@ -1,7 +1,7 @@
 """The values of the nodes of brokers, bundles and namespaces, in Apache Pulsar's JSON.
 
-    /loadbalance/brokers/<host:port>    LocalBrokerData, with the fields that others read, and the
-                                        broker's promises (`promises.py`)
+    /loadbalance/brokers/<host:port>    LocalBrokerData, with the fields that others read, the
+                                        broker's promises (`promises.py`) and common settings
     /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: the broker that serves the bundle
     /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
 
@@ -32,6 +32,7 @@ _LISTENER: Final = (
 )
 _OWN_VERSION: Final = "pybroker "
 _PROMISES: Final = "pybrokerPromises"  # a field that Apache Pulsar skips
+_COMMON: Final = "pybrokerCommonSettings"  # another one
 MAX_BUNDLES: Final = 65_536  # of a namespace
 
 
@@ -55,7 +56,10 @@ def owner_value(place: Place) -> bytes:
     return _encoded(_OWNER, place, {"disabled": False})
 
 
-def broker_value(place: Place, version: str, started_ms: int) -> bytes:
+def broker_value(
+    place: Place, version: str, started_ms: int, common: Mapping[str, str] | None = None
+) -> bytes:
+    """`common`: settings that must be the same on all brokers, by key."""
     return _encoded(
         _BROKER,
         place,
@@ -67,6 +71,7 @@ def broker_value(place: Place, version: str, started_ms: int) -> bytes:
             "protocols": {},
             "bundles": [],
             "loadReportType": "LocalBrokerData",
+            **({_COMMON: dict(common)} if common else {}),
         },
     )
 
@@ -81,6 +86,14 @@ def broker_of(value: bytes) -> Place | None:
 
 def is_of_pybroker(value: bytes) -> bool:
     return _text(_fields(_parsed(value)), "brokerVersionString").startswith(_OWN_VERSION)
+
+
+def common_of(value: bytes) -> dict[str, str]:
+    """A broker's common settings; empty for Apache Pulsar's brokers and those of earlier
+    versions.
+    """
+    told = _fields(_fields(_parsed(value)).get(_COMMON))
+    return {key: said for key, said in told.items() if isinstance(said, str)}
 
 
 def with_promises(value: bytes, promises: Mapping[str, Promise]) -> bytes:

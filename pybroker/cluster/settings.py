@@ -1,5 +1,6 @@
 """broker.conf's keys about ZooKeeper and BookKeeper, as Apache Pulsar spells them."""
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import Final
@@ -61,6 +62,22 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
         bookie_tls(config),
         zookeeper_tls(config),
     )
+
+
+def common_settings(config: BrokerConfig) -> dict[str, str]:
+    """What must be the same on all brokers, by key: brokers with different names, passwords or
+    folders of ledgers would not find each other's data.
+    """
+    password = hashlib.sha256(config.managed_ledger_password.encode()).hexdigest()
+    uri = "bookkeeperMetadataServiceUri"
+    root = config.bookkeeper_metadata_service_uri and _LEDGERS.fullmatch(
+        config.bookkeeper_metadata_service_uri
+    )
+    return {
+        "clusterName": config.cluster_name,
+        "managedLedgerPassword": f"(one with the SHA-256 {password[:8]}…)",
+        uri: (root["root"] or "/ledgers").rstrip("/") if root else "/ledgers",
+    }
 
 
 def storage_config(config: BrokerConfig) -> ClusterConfig:

@@ -24,10 +24,12 @@ from urllib.parse import urlsplit
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
+from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.broker.ownership import BrokerAddress, Bundle, hash_of
 from pybroker.broker.releasing import release_topics
 from pybroker.broker.served import ServedTopic
+from pybroker.broker.tenants import partitions_key
 from pybroker.broker.topics import Topics
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.bad_settings import BadSettings
@@ -38,7 +40,8 @@ from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.foreign_policies import ForeignTopicPolicies
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
-from pybroker.cluster.settings import cluster_settings, storage_config
+from pybroker.cluster.settings import cluster_settings, common_settings, storage_config
+from pybroker.cluster.shared_count import share_coordinators
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 from pybroker.cluster.transactions.formats import FOREIGN, message_count, use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
@@ -74,6 +77,7 @@ class ClusterMembership:
             config.metadata_store_session_timeout_millis,
             lost,
             peers,
+            common_settings(config),
         )
         self._metadata = backend.metadata
         self._clock = clock
@@ -115,6 +119,8 @@ class ClusterMembership:
             self._peers,
         )
         broker.participants = self.transactions.participants
+        count_again = self.transactions.count_again
+        self._metadata.watch(partitions_key(COORDINATOR_ASSIGN), lambda _: count_again())
         foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)
 
         def came(bundle: Bundle) -> None:
@@ -128,6 +134,8 @@ class ClusterMembership:
         )
         await broker.topics.tenants.put_built_in()
         await self._cluster.open()
+        if self._config.transaction_coordinator_enabled:
+            await share_coordinators(broker.topics.tenants, self._cluster.live, self._config)
 
     async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
         url = address.http_url or address.http_url_tls or address.broker_url

@@ -34,7 +34,7 @@ async def transaction_group(session: Connection, command: pb.CommandTransactionG
             await groups.follow_at_once(leader, members)
         case _GROUP.PROMISE:
             await _require_served(session, _of_one_coordinator(members))
-            _require_leader(session, leader, members)
+            await _require_leader(session, leader, members)
             claimed = command.principal if command.HasField("principal") else None
             coordinator = await session.services.coordinators.get(members[0].most)
             fencing.require_current(session, coordinator, members)
@@ -59,8 +59,10 @@ def _of_one_coordinator(members: Sequence[TxnId]) -> int:
     return members[0].most
 
 
-def _require_leader(session: Connection, leader: TxnId, members: Sequence[TxnId]) -> None:
+async def _require_leader(session: Connection, leader: TxnId, members: Sequence[TxnId]) -> None:
     """A promise to a coordinator that does not exist would hold forever."""
+    if leader.most >= session.services.coordinators.count:
+        await session.services.topics.ownership.refreshed()  # it may have just been added
     if leader.most >= session.services.coordinators.count or leader.most == members[0].most:
         raise NotAllowed(
             f"{leader} cannot lead {members[0]}: it must belong to another coordinator that exists"

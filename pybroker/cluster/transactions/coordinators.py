@@ -56,6 +56,10 @@ class SharedCoordinators:
         coordinators.share_with(self.elsewhere, groups, fencing)
         ownership.on_change(self._came, self._goes)
 
+    def count_again(self) -> None:
+        """Call it when the cluster's number of coordinators may have changed."""
+        self._coordinators.count = self._count()
+
     def start(self) -> None:
         """Call it when the broker serves."""
         self._tasks.start(self._look_after(), "coordinators without a broker")
@@ -111,6 +115,8 @@ class SharedCoordinators:
 
     async def _ask(self, asked: Participation, principal: str | None = None) -> Answer | None:
         txn_id = asked.txn_id
+        if txn_id.most >= self._count():
+            await self._ownership.refreshed()  # another broker may have just raised the number
         if txn_id.most >= self._count():
             raise TransactionNotFound(
                 f"Transaction {txn_id} names a coordinator that does not exist"

@@ -37,6 +37,10 @@ class SharedTransactions:
             coordinators, ownership, self.peers, clock, _count(topics), self.fencing
         )
 
+    def count_again(self) -> None:
+        """Call it when the cluster's number of coordinators may have changed."""
+        self._coordinators.count_again()
+
     def start(self) -> None:
         self._coordinators.start()
 
