@@ -38,10 +38,10 @@ class ImportTarget(Backend, Protocol):
         """
         ...
 
-    async def resume_import(self, ledger_id: int) -> int:
-        """Continue with a ledger that `begin_import` created before a crash. Returns the next entry
-        to write: 0 if the entries already copied must be written again. Raises LedgerNotFound,
-        LedgerExists.
+    async def resume_import(self, ledger_id: int, entries: int) -> int:
+        """Continue with a ledger that `begin_import` created before a crash; it shall have so many
+        entries. Returns the next entry to write: 0 if the entries already copied must be written
+        again. Raises LedgerNotFound, LedgerExists.
         """
         ...
 

@@ -80,7 +80,7 @@ class QueueingBackend(ABC):
             raise LedgerExists(f"ledger {ledger_id} already exists in the target")
         await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
 
-    async def resume_import(self, ledger_id: int) -> int:
+    async def resume_import(self, ledger_id: int, entries: int) -> int:
         return self._ledger(ledger_id).queued_entries
 
     async def pass_ledger_id(self, ledger_id: int) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from managed_ledger.errors import CorruptStorage, LedgerClosed
+from managed_ledger.errors import CorruptStorage, LedgerClosed, LedgerEnded
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.importing import ImportTarget
@@ -75,13 +75,13 @@ class LedgerCopy:
             await self._target.begin_import(self._ledger_id, key)
             first = 0
         else:
-            first = await self._target.resume_import(self._ledger_id)
+            first = await self._target.resume_import(self._ledger_id, self._entries)
         try:
             wanted = await self._copy_from(first)
-        except LedgerClosed as why:
+        except (LedgerClosed, LedgerEnded) as why:
             raise MoveFailed(
-                f"another client has closed ledger {self._ledger_id} in the target before it was "
-                f"whole ({why}): give the copy up with --discard, and repeat it"
+                f"ledger {self._ledger_id} is not whole in the target ({why}): repeat the command, "
+                "which continues from here"
             ) from why
         summary = await self._target.recover_ledger(self._ledger_id)
         found = await self._sum_of_target(summary.last_entry_id + 1)

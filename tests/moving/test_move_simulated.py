@@ -11,6 +11,7 @@ from sim_ledger import LIMITS, SESSION_MS, LedgerLife
 from sim_zookeeper import ADDRESS
 from stored import RECORDS, Stored, as_moved, fill, stored_in, without_times
 
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import cursor_key
 from managed_ledger.position import EARLIEST
@@ -21,11 +22,12 @@ from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.importing import STATE_KEY, LedgerExists
 from pybroker.formats.apache.families import in_apaches_formats
+from pybroker.moving.ledger_copy import LedgerCopy
 from pybroker.moving.move import Move, discard
 from pybroker.moving.places import BackendSource
 from pybroker.moving.plan import plan
 from pybroker.moving.progress import Progress
-from pybroker.moving.record import MoveFailed, State, Sum
+from pybroker.moving.record import LEDGERS_PREFIX, MoveFailed, State, Sum
 from pybroker.simulation.disk import SimulatedDisk
 from pybroker.simulation.world import SimulatedClock
 
@@ -217,6 +219,38 @@ def test_a_copy_that_was_given_up_can_be_repeated_once_bookies_freed_it(machines
     with pytest.raises(MoveFailed, match="no unfinished move"):
         machines.on("cluster", discard)
     machines.restart_bookies({})
+    machines.moved("first", "cluster")
+    machines.check(before, "cluster")
+
+
+@pytest.mark.parametrize("appends", [1, 4, 12])
+@pytest.mark.parametrize("others_recover", [False, True])
+def test_a_move_goes_on_after_bookies_were_away(
+    machines: Machines, appends: int, others_recover: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile BookKeeper's auto-recovery may have fenced and closed what is not whole."""
+    before, append, appended = machines.fill("first"), LedgerCopy._append, itertools.count(1)
+
+    async def interrupted(self: LedgerCopy, piece: Any) -> None:
+        await append(self, piece)
+        if next(appended) == appends:
+            for port in machines.life.disks:
+                machines.life.crash_bookie(port, False, 20.0)
+
+    monkeypatch.setattr(LedgerCopy, "_append", interrupted)
+    with pytest.raises(ManagedLedgerError):
+        machines.moved("first", "cluster")
+    machines.world.sleep(30)
+
+    async def recover(backend: Any) -> None:
+        keys = backend.metadata.keys(LEDGERS_PREFIX)
+        unfinished = [key for key in keys if not backend.metadata.get(key).value]
+        assert unfinished, "else nothing was interrupted"
+        for key in unfinished:
+            await backend._client.recover(int(key.removeprefix(LEDGERS_PREFIX)))
+
+    if others_recover:
+        machines.on("cluster", recover)
     machines.moved("first", "cluster")
     machines.check(before, "cluster")
 

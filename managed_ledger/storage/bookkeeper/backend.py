@@ -132,7 +132,7 @@ class BookKeeperBackend:
         self._count, self._foreign = count, foreign
         self._headers = Headers()
         self._tails = Tails()
-        self._importing = -1
+        self._importing: set[int] = set()  # ledgers that are not whole yet
         self._planned: dict[int, LedgerMetadata] = {}
         self._writers: dict[int, LedgerWriter] = {}
         self._settled: dict[int, LedgerMetadata] = {}  # CLOSED
@@ -160,6 +160,8 @@ class BookKeeperBackend:
             return
         self._is_closed = True
         await self._metadata.close()
+        for ledger_id in self._importing & self._writers.keys():
+            self._writers[ledger_id].abandon()  # it stays open, so that the copy can be continued
         writers = list(self._writers.values())
         await asyncio.gather(*(each.close() for each in writers), return_exceptions=True)
         await self._values.close()
@@ -246,8 +248,8 @@ class BookKeeperBackend:
 
     def created(self, ledger_id: int) -> None:
         metadata = self._planned.pop(ledger_id)
-        has_successors = ledger_id != self._importing
-        self._writers[ledger_id] = self._client.writer(ledger_id, metadata, 0, has_successors)
+        is_copy = ledger_id in self._importing
+        self._writers[ledger_id] = self._client.writer(ledger_id, metadata, 0, is_copy)
         self._next[ledger_id] = 0
 
     def read_back(self, key: str, value: bytes) -> bytes:
@@ -255,23 +257,23 @@ class BookKeeperBackend:
 
     async def begin_import(self, ledger_id: int, key: str) -> None:
         await refuse_leftovers(self._client.bookies, ledger_id)
-        self._importing = ledger_id
+        self._importing.add(ledger_id)
         try:
             await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
         except BadVersion as why:
             raise LedgerExists(f"ledger {ledger_id} exists in the cluster already") from why
 
-    async def resume_import(self, ledger_id: int) -> int:
-        """A partly copied ledger is not fenced, but written again, on newly chosen bookies."""
+    async def resume_import(self, ledger_id: int, entries: int) -> int:
+        """A partly copied ledger is written again, on newly chosen bookies."""
         found = await self._store.get(ledger_id)
-        if found.metadata.state is LedgerState.CLOSED:
+        copied = found.metadata.last_entry_id + 1
+        if found.metadata.state is LedgerState.CLOSED and copied >= entries:
             self._settled[ledger_id] = found.metadata
-            return found.metadata.last_entry_id + 1
+            return copied
+        self._importing.add(ledger_id)
         metadata = self._client.new_metadata(_OWNER)
         version = await take_over(self._store, ledger_id, found, metadata)
-        self._writers[ledger_id] = self._client.writer(
-            ledger_id, metadata, version, has_successors=False
-        )
+        self._writers[ledger_id] = self._client.writer(ledger_id, metadata, version, is_copy=True)
         self._next[ledger_id] = 0
         return 0
 
@@ -348,6 +350,7 @@ class BookKeeperBackend:
             except (BookKeeperError, ZooKeeperError, LedgerClosed, LedgerNotFound):
                 writer.abandon()
             self._forget_writer(ledger_id)
+        self._importing.discard(ledger_id)
         metadata = self._settled[ledger_id] = await self._client.recover(ledger_id)
         size = count = 0
         first = 0

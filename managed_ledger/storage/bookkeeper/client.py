@@ -82,13 +82,11 @@ class BookKeeper:
         return self.writer(ledger_id, metadata, version)
 
     def writer(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int, has_successors: bool = True
+        self, ledger_id: int, metadata: LedgerMetadata, version: int, is_copy: bool = False
     ) -> LedgerWriter:
-        """The writer of a ledger with `new_metadata`. Without successors the writer keeps the
-        ledger even when a new one could have more copies.
-        """
-        wanted = self._quorums if has_successors else None
-        return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies, wanted)
+        """The writer of a ledger with `new_metadata`. `is_copy`: see LedgerWriter."""
+        wanted = None if is_copy else self._quorums
+        return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies, wanted, is_copy)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence the ledger's writer and close the ledger. See `recovery.recover`."""

@@ -23,7 +23,7 @@ MAX_BATCH_BYTES: Final = 5 * 1024 * 1024  # of a batch read
 # this only recognises a peer that is not a bookie.
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 _FENCE: Final = 1
-_RECOVERY_ADD: Final = 2
+RECOVERY_ADD: Final = 2
 
 _SIZE: Final = Struct(">I")
 _ADD_HEAD: Final = Struct(">II20s")
@@ -74,7 +74,7 @@ def add_request(master_key: bytes, body: bytes, is_recovery: bool = False) -> by
     """`body` comes from `entry_body.pack`. A recovery add passes the fence of its ledger, so only
     recovery may send it.
     """
-    first = head(Operation.ADD, _RECOVERY_ADD if is_recovery else 0)
+    first = head(Operation.ADD, RECOVERY_ADD if is_recovery else 0)
     return add_prefix(master_key, len(body), first) + body
 
 

@@ -11,7 +11,7 @@ ensemble are left, or when a successor could have more copies. In the last two c
 ledger after the last complete append, by compare-and-set, before it reports a failure: an append
 that failed with LedgerEnded is not in the ledger and never will be. An append that failed with
 LedgerFenced or LedgerClosed may be in the ledger: recovery decides. The writer must never set the
-recovery flag of an add, which passes the fence.
+recovery flag of an add, which passes the fence, except for a copy that nobody else writes.
 """
 
 import asyncio
@@ -38,7 +38,13 @@ from managed_ledger.storage.bookkeeper.errors import (
 from managed_ledger.storage.bookkeeper.frame_limits import MODEST_BYTES
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
-from managed_ledger.storage.bookkeeper.protocol import Code, add_prefix
+from managed_ledger.storage.bookkeeper.protocol import (
+    RECOVERY_ADD,
+    Code,
+    Operation,
+    add_prefix,
+    head,
+)
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.operations import call_safely
 
@@ -97,11 +103,13 @@ class LedgerWriter:
         store: LedgerStore,
         bookies: Bookies,
         wanted: Quorums | None = None,
+        is_copy: bool = False,
     ) -> None:
         """The ledger must be OPEN, without entries, and without another writer. `wanted` are the
         quorums of a successor if there are enough bookies; None: the writer never ends for a
-        successor.
+        successor. The writer of a copy passes fences, and leaves the ledger open if it ends early.
         """
+        self._is_copy = is_copy
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.last_confirmed = NO_ENTRY
@@ -115,7 +123,8 @@ class LedgerWriter:
         self._quorums = metadata.quorums
         self._wanted = wanted
         self._is_small = wanted is not None and self._quorums.write < wanted.write
-        self._prefix = partial(add_prefix, master_key(metadata.password))
+        first = head(Operation.ADD, RECOVERY_ADD if is_copy else 0)
+        self._prefix = partial(add_prefix, master_key(metadata.password), first=first)
         self._next_entry_id = 0
         self._pending: dict[int, _Pending] = {}
         self._ensemble = [
@@ -408,7 +417,8 @@ class LedgerWriter:
         for replica in self._ensemble:
             replica.writer = None
         try:
-            await self._close_metadata()
+            if not self._is_copy:
+                await self._close_metadata()
         except LedgerClosed as fenced:
             self._end(fenced)
         except ManagedLedgerError as unknown:
