@@ -95,6 +95,13 @@ class ManagedLedgerFactory:
         return self._backend.commit_stats
 
     @property
+    def short_of_copies(self) -> int:
+        """The number of open ledgers whose new entries get fewer copies than configured; 0
+        if the storage makes no copies.
+        """
+        return self._backend.short_of_copies
+
+    @property
     def cached_bytes(self) -> int | None:
         """The size of the read cache in bytes; None if there is no cache."""
         return self._backend.cached_bytes

@@ -262,6 +262,13 @@ class Backend(LogStorage, Protocol):
         ...
 
     @property
+    def short_of_copies(self) -> int:
+        """The number of open ledgers whose new entries get fewer copies than configured; 0
+        if the storage makes no copies.
+        """
+        ...
+
+    @property
     def cached_bytes(self) -> int | None:
         """The size of the read cache in bytes; None if there is no cache."""
         ...

@@ -31,6 +31,7 @@ class QueueingBackend(ABC):
     is_ordered = True
     keeps_appends_whole = True
     is_shared = False
+    short_of_copies = 0
 
     def __init__(self) -> None:
         self.fullness = Fullness()

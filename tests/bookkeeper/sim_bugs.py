@@ -24,10 +24,12 @@ Bug = Callable[[], Any]  # a context manager
 
 
 def recovery_add_on_the_normal_path() -> Any:
-    def prefix(master_key: bytes, body_bytes: int) -> bytes:
-        return protocol.add_prefix(master_key, body_bytes, protocol.head(Operation.ADD, 2))
+    right = protocol.add_prefix
 
-    return patch.object(writer, "add_prefix", prefix)
+    def prefix(master_key: bytes, body_bytes: int, first: int = 0) -> bytes:
+        return right(master_key, body_bytes, protocol.head(Operation.ADD, protocol.RECOVERY_ADD))
+
+    return patch.object(protocol, "add_prefix", prefix)
 
 
 def no_entry_by_timeout() -> Any:

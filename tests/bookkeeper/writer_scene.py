@@ -70,6 +70,7 @@ class StoredMetadata:
     versions: list[LedgerMetadata] = field(default_factory=list)
     conflict: bool = False
     gate: "asyncio.Future[None] | None" = None
+    root: str = "/ledgers"
 
     async def change(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
         if self.gate is not None:
@@ -80,6 +81,9 @@ class StoredMetadata:
             raise BadVersion("somebody was first")
         self.versions.append(metadata)
         return len(self.versions)
+
+    async def exists(self, path: str) -> bool:
+        return False  # auto-recovery has never run
 
     async def get(self, ledger_id: int, insist: bool) -> VersionedMetadata:
         return VersionedMetadata(self.versions[-1], len(self.versions))

@@ -218,6 +218,10 @@ class BookKeeperBackend:
         return appends + self._metadata.pending_bytes
 
     @property
+    def short_of_copies(self) -> int:
+        return sum(writer.lacks_copies for writer in self._writers.values())
+
+    @property
     def cached_bytes(self) -> int | None:
         return self._tails.size_bytes
 

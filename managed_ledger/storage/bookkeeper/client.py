@@ -1,5 +1,6 @@
 """BookKeeper's client: creates, recovers, reads and deletes ledgers."""
 
+import logging
 import random
 from collections.abc import Mapping
 from typing import Final
@@ -17,6 +18,7 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.operations import EventType
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
+log = logging.getLogger(__name__)
 PULSARS_QUORUMS: Final = Quorums(ensemble=2, write=2, ack=2)
 
 
@@ -40,6 +42,7 @@ class BookKeeper:
         self._clock = clock
         self._quorums = quorums
         self._password = password
+        self._copies = quorums.write  # of the newest ledger
         self._refresh = Refresh(self._look_at_bookies)
 
     async def open(self) -> None:
@@ -65,6 +68,7 @@ class BookKeeper:
                 f"a ledger needs {self._quorums.ack} bookies, but only {registered} are "
                 "registered; start more bookies, then retry"
             )
+        self._say_copies(quorums.write)
         bookies = tuple(self.bookies.choose(quorums.ensemble))
         return LedgerMetadata(
             quorums=quorums,
@@ -73,6 +77,18 @@ class BookKeeper:
             created_ms=self._clock.now_ms(),
             custom=tuple((custom or {}).items()),
         )
+
+    def _say_copies(self, copies: int) -> None:
+        """Warns when new ledgers begin to have fewer copies than before."""
+        before, self._copies = self._copies, copies
+        if copies < before:
+            log.warning(
+                "new ledgers have %d copies of each entry instead of %d: only %d bookies are "
+                "available. Auto-recovery makes the missing copies once there are more",
+                copies,
+                self._quorums.write,
+                len(self.bookies.available()),
+            )
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter:
         """A new ledger. Raises NotEnoughBookies, ZooKeeperError."""
@@ -90,7 +106,7 @@ class BookKeeper:
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence the ledger's writer and close the ledger. See `recovery.recover`."""
-        return await recover(ledger_id, self.store, self.bookies)
+        return await recover(ledger_id, self.store, self.bookies, self._quorums)
 
     async def delete(self, ledger_id: int) -> None:
         """Idempotent."""

@@ -128,6 +128,18 @@ class LedgerStore:
         found = await self.zookeeper.children(f"{self.root}/available")
         return sorted(each for each in found if each != "readonly")
 
+    async def exists(self, path: str) -> bool:
+        try:
+            await self.zookeeper.get(path)
+        except NoNode:
+            return False
+        return True
+
+    async def create_below(self, root: str, path: str, value: bytes) -> None:
+        """Create a node with its parents below `root`. Raises NodeExists, ZooKeeperError."""
+        await self._make_parents(f"{root}/{path}")
+        await self.zookeeper.create(f"{root}/{path}", value)
+
     async def addresses(self, bookies: Iterable[str]) -> dict[str, Address]:
         """The addresses that these bookies have registered. Raises ZooKeeperError."""
         bookies = list(bookies)

@@ -82,6 +82,23 @@ class LedgerMetadata:
         kept = [each for each in self.segments if each.first_entry_id < first_entry_id]
         return replace(self, segments=(*kept, Segment(first_entry_id, bookies)))
 
+    def with_more(self, bookies: tuple[str, ...]) -> "LedgerMetadata":
+        """The metadata with these bookies in each ensemble, too. For a ledger that is not
+        striped.
+        """
+        old, copies = self.quorums, len(bookies)
+        return replace(
+            self,
+            quorums=Quorums(old.ensemble + copies, old.write + copies, old.ack),
+            segments=tuple(
+                Segment(each.first_entry_id, each.bookies + bookies) for each in self.segments
+            ),
+        )
+
+    def closed(self, last_entry_id: int, length: int) -> "LedgerMetadata":
+        state = LedgerState.CLOSED
+        return replace(self, state=state, last_entry_id=last_entry_id, length=length)
+
     def is_still(self, before: "LedgerMetadata") -> bool:
         """Whether the writer with metadata `before` still owns the ledger: other clients have
         changed only segments that were complete.

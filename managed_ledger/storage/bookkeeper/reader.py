@@ -10,6 +10,7 @@ from typing import Final
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.copies import is_missing
 from managed_ledger.storage.bookkeeper.entry_body import (
     HEAD_BYTES,
     DamagedBody,
@@ -91,7 +92,7 @@ class LedgerReader:
         """The bookies, those in quarantine last."""
         ensemble = self.metadata.segment_of(entry_id).bookies
         write_set = self.metadata.quorums.write_set(entry_id)
-        bookies = [ensemble[position] for position in write_set]
+        bookies = [ensemble[each] for each in write_set if not is_missing(ensemble[each])]
         return sorted(bookies, key=self._bookies.is_suspect)
 
     def _bodies(self, response: Response, first: int, count: int) -> Iterator[EntryBody]:

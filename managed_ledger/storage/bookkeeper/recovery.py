@@ -18,6 +18,10 @@ from typing import Final
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.copies import (
+    list_missing,
+    with_copies,
+)
 from managed_ledger.storage.bookkeeper.entry_body import (
     NO_ENTRY,
     DamagedBody,
@@ -38,6 +42,7 @@ from managed_ledger.storage.bookkeeper.protocol import (
     Response,
     add_request,
 )
+from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.bookkeeper.reader import LedgerReader, check_digest
 
 log = logging.getLogger(__name__)
@@ -70,8 +75,11 @@ class _Outcome:
             self.done.set_result(False)
 
 
-async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> LedgerMetadata:
+async def recover(
+    ledger_id: int, store: LedgerStore, bookies: Bookies, wanted: Quorums
+) -> LedgerMetadata:
     """Close the ledger; returns its metadata. Concurrent recoveries of the same ledger agree.
+    `wanted` are the quorums that it should have had: see `copies.py`.
 
     Raises LedgerNotFound; RecoveryFailed if too few bookies answer (retry when they are back).
     """
@@ -81,7 +89,8 @@ async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> Ledge
             return found.metadata
         check_digest(ledger_id, found.metadata)
         try:
-            return await _Recovery(ledger_id, found.metadata, found.version, store, bookies).run()
+            metadata, version = found
+            return await _Recovery(ledger_id, metadata, version, store, bookies, wanted).run()
         except BadVersion:
             continue  # another recovery or the writer was first: read its change
     raise RecoveryFailed(
@@ -97,6 +106,7 @@ class _Recovery:
         version: int,
         store: LedgerStore,
         bookies: Bookies,
+        wanted: Quorums,
     ) -> None:
         self._ledger_id = ledger_id
         self._metadata = metadata
@@ -107,6 +117,7 @@ class _Recovery:
         self._store = store
         self._bookies = bookies
         self._quorums = metadata.quorums
+        self._wanted = wanted
         self._master_key = master_key(metadata.password)
 
     async def run(self) -> LedgerMetadata:
@@ -124,10 +135,9 @@ class _Recovery:
             if len(found) < window:
                 break
             window = min(2 * window, MAX_WINDOW)
-        closed = replace(
-            self._metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length
-        )
+        closed = with_copies(self._metadata.closed(last, length), self._wanted)
         await self._change(closed)
+        await list_missing(self._ledger_id, closed, self._quorums, self._store)
         log.info("ledger %d is recovered and ends with entry %d", self._ledger_id, last)
         return closed
 

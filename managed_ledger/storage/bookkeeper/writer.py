@@ -17,13 +17,18 @@ recovery flag of an add, which passes the fence, except for a copy that nobody e
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerEnded, ManagedLedgerError
 from managed_ledger.shared_task import shared_task
+from managed_ledger.storage.bookkeeper import protocol
 from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.copies import (
+    lacks_copies,
+    list_missing,
+    with_copies,
+)
 from managed_ledger.storage.bookkeeper.entry_body import (
     HEAD_BYTES,
     NO_ENTRY,
@@ -38,13 +43,6 @@ from managed_ledger.storage.bookkeeper.errors import (
 from managed_ledger.storage.bookkeeper.frame_limits import MODEST_BYTES
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
-from managed_ledger.storage.bookkeeper.protocol import (
-    RECOVERY_ADD,
-    Code,
-    Operation,
-    add_prefix,
-    head,
-)
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.operations import call_safely
 
@@ -52,7 +50,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S: Final = 1.0  # between looks for bookies while copies are missing
 _MODEST_BYTES: Final = MODEST_BYTES - 1024  # without what a request adds to its entry
 LEFT_ALONE_S: Final = 15.0  # much less than openLedgerRereplicationGracePeriod
-_THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
+_THE_WRITER_LOST: Final = frozenset({protocol.Code.FENCED, protocol.Code.UNAUTHORIZED})
 # Called with None when the entry is confirmed. LedgerEnded: the entry is not in the ledger; after
 # any other error it may be.
 Appended = Callable[[Exception | None], None]
@@ -122,9 +120,10 @@ class LedgerWriter:
         self._bookies = bookies
         self._quorums = metadata.quorums
         self._wanted = wanted
-        self._is_small = wanted is not None and self._quorums.write < wanted.write
-        first = head(Operation.ADD, RECOVERY_ADD if is_copy else 0)
-        self._prefix = partial(add_prefix, master_key(metadata.password), first=first)
+        self._is_small = wanted is not None and lacks_copies(self._quorums, wanted)
+        flags = protocol.RECOVERY_ADD if is_copy else 0
+        first = protocol.head(protocol.Operation.ADD, flags)
+        self._prefix = partial(protocol.add_prefix, master_key(metadata.password), first=first)
         self._next_entry_id = 0
         self._pending: dict[int, _Pending] = {}
         self._ensemble = [
@@ -149,6 +148,12 @@ class LedgerWriter:
     @property
     def pending_entries(self) -> int:
         return len(self._pending)
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Whether new entries get fewer copies than wanted."""
+        wanted = self._quorums if self._wanted is None else self._wanted
+        return self.ended is None and self._copies() < wanted.write
 
     # --- appending
 
@@ -220,7 +225,7 @@ class LedgerWriter:
                     "managed ledger again"
                 )
             )
-        elif code == Code.TOO_LARGE:
+        elif code == protocol.Code.TOO_LARGE:
             self._is_too_large(replica, entry_id)
         else:
             self._bookie_failed(replica, f"code {code} for entry {entry_id}")
@@ -464,12 +469,10 @@ class LedgerWriter:
 
     async def _close_metadata(self) -> None:
         """Close after the last whole append. Raises LedgerFenced, ManagedLedgerError."""
-        last, length = self._whole
-        await self._change(
-            lambda metadata: replace(
-                metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length
-            )
-        )
+        (last, length), wanted = self._whole, self._wanted or self._quorums
+        await self._change(lambda metadata: with_copies(metadata.closed(last, length), wanted))
+        if self.metadata.quorums != self._quorums:
+            await list_missing(self.ledger_id, self.metadata, self._quorums, self._store)
 
     def abandon(self) -> None:
         """Stop without closing the ledger, as after a crash; the next process recovers it."""

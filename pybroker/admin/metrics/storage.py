@@ -150,6 +150,7 @@ pulsar_ml_cache_misses_rate | entries read | Entries of all topics read from the
 pybroker_commit_seconds_recent | group commit | Recent duration of group commits: a mean in which older ones count less.
 pybroker_storage_full | fullness | 1: messages are refused for lack of disk space.
 pybroker_storage_free_bytes | fullness | Free space on the disk at the last check, in bytes.
+pybroker_ledgers_short_of_copies | bookies | In a cluster: open ledgers whose new entries get fewer copies than managedLedgerDefaultWriteQuorum, because bookies are missing.
 """,
     ),
     *rows(
@@ -311,6 +312,7 @@ class StorageSamples:
         exposition.add("pybroker_storage_refused_writes_total", fullness.refused)
         if fullness.free_bytes is not None:
             exposition.add("pybroker_storage_free_bytes", fullness.free_bytes)
+        exposition.add("pybroker_ledgers_short_of_copies", ledgers.short_of_copies)
         exposition.add("pulsar_ml_count", ledgers.open_count)
         if (cached_bytes := ledgers.cached_bytes) is not None:
             exposition.add("pulsar_ml_cache_used_size", cached_bytes)
