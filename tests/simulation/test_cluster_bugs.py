@@ -13,14 +13,18 @@ from test_cluster_simulation import quiet  # noqa: F401
 WITHIN_SEEDS = 500
 # By bug: its features, the hint, and the start of the violation.
 CASES = {
+    "absence-is-believed": (("late mirrors",), 0, "REFUSED"),
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
     "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),
     "divisions-are-believed": (("divided bundles", "unloading"), 21, "UNMOVED"),
+    "each-counts-its-coordinators": (("unlike settings",), 1, "STUCK"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 18, "STILL OPEN"),
+    "few-copies-for-ever": (("absent bookies",), 2, "FEW COPIES"),
     "forgotten-logs-stay": (("copying", "restless bundles"), 6, "STUCK"),
     "former-bundles-stay": (("administration",), 3, "LEFT"),
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
+    "ids-are-taken-for-addresses": (("ids of bookies",), 0, "STUCK"),
     "interrupted-deletions-stay": (("administration", "exodus"), 7, "UNFINISHED"),
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "members-are-told-once": (("groups", "restless bundles"), 2, "STILL OPEN"),
@@ -29,6 +33,7 @@ CASES = {
     "promises-are-kept-to-oneself": (("sent bundles",), 0, "ASTRAY"),
     "recovery-add-on-the-normal-path": (("exodus",), 197, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
+    "system-topics-are-deduplicated": (("handing over",), 1, "TRIMMED"),
     "torn-appends-taken-for-whole": (("exodus",), 94, "LOSS"),
     "unloaded-wherever-it-is": (("unloading",), 2, "UNMOVED"),
 }

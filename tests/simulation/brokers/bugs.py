@@ -10,15 +10,21 @@ from bugs import grouping
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
+from managed_ledger.storage.bookkeeper import recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
+from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.errors import BookieFailed
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
-from pybroker.base.names import TopicName
+from pybroker.base.names import SYSTEM_NAMESPACE, TopicName
 from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
 from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.usable_names import refuse_internal
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.bundles import ClusterBundles
@@ -27,6 +33,7 @@ from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
+from pybroker.process import clustered
 from pybroker.server import on_transaction
 from pybroker.transaction.pending_acks.store import PendingAckStore
 
@@ -167,15 +174,75 @@ def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
     return patch.object(LiveBrokers, "told", lambda self, bundle: [])
 
 
+def system_topics_are_deduplicated() -> AbstractContextManager[Any]:
+    """Deduplication has a cursor on the topic of snapshots, as on any other."""
+    of_brokers = property(lambda name: name.namespace_name == SYSTEM_NAMESPACE)
+    return patch.object(TopicName, "system", of_brokers)
+
+
+@contextmanager
+def absence_is_believed() -> Iterator[None]:
+    """A topic whose partitions this broker has not heard of does not exist."""
+
+    async def learn(self: Topics, name: TopicName) -> None:
+        refuse_internal(name)
+
+    with patch.object(Topics, "_learn_of", learn):
+        yield
+
+
+@contextmanager
+def each_counts_its_coordinators() -> Iterator[None]:
+    """Each broker has as many coordinators as its own configuration says."""
+
+    async def share(*args: object) -> None:
+        """Does nothing."""
+
+    with patch.object(clustered, "share_coordinators", share):
+        yield
+
+
+@contextmanager
+def ids_are_taken_for_addresses() -> Iterator[None]:
+    """A bookie is sought at its id."""
+
+    async def address(self: Bookies, bookie: str) -> Any:
+        host, _, port = bookie.rpartition(":")
+        if not host:
+            raise BookieFailed("its id is not an address")
+        return host, int(port)
+
+    with patch.object(Bookies, "_address", address):
+        yield
+
+
+@contextmanager
+def few_copies_for_ever() -> Iterator[None]:
+    """A closed ledger asks for the copies that it got."""
+
+    def as_it_is(closed: LedgerMetadata, wanted: object) -> LedgerMetadata:
+        return closed
+
+    with (
+        patch.object(writer, "with_copies", as_it_is),
+        patch.object(recovery, "with_copies", as_it_is),
+    ):
+        yield
+
+
 BUGS: Final[dict[str, Bug]] = {
+    "absence-is-believed": absence_is_believed,
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "decided-one-by-one": decided_one_by_one,
     "divisions-are-believed": divisions_are_believed,
+    "each-counts-its-coordinators": each_counts_its_coordinators,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
+    "few-copies-for-ever": few_copies_for_ever,
     "forgotten-logs-stay": forgotten_logs_stay,
     "former-bundles-stay": former_bundles_stay,
     "group-half-decided": grouping.group_half_decided,
     "halves-count-before-the-split": halves_count_before_the_split,
+    "ids-are-taken-for-addresses": ids_are_taken_for_addresses,
     "interrupted-deletions-stay": interrupted_deletions_stay,
     "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
     "members-are-told-once": grouping.members_are_told_once,
@@ -184,6 +251,7 @@ BUGS: Final[dict[str, Bug]] = {
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
+    "system-topics-are-deduplicated": system_topics_are_deduplicated,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
     "unloaded-wherever-it-is": unloaded_wherever_it_is,
 }

@@ -10,6 +10,7 @@ from sim_scenario import ACTIVE_S
 from brokers import trouble
 from brokers.administering import Administration, DividedBundles
 from brokers.balancing import BalancedBundles, Unloading
+from brokers.conditions import AbsentBookies, LateMirrors, OwnIds, UnlikeSettings
 from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
 from brokers.sending import SentBundles
@@ -93,13 +94,20 @@ ALL: Final[dict[str, type[Any]]] = {
         for each in (
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
             *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver, SentBundles),
+            *(LateMirrors, UnlikeSettings, OwnIds, AbsentBookies),
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
 }
 _COUNTS: Final = (0, 1, 1, 2, 3)
 # Drawn from separate streams, so that older draws of a seed stay the same.
-_BESIDE: Final = {SentBundles.name: 0.2}
+_BESIDE: Final = {
+    SentBundles.name: 0.2,
+    LateMirrors.name: 0.2,
+    UnlikeSettings.name: 0.1,
+    OwnIds.name: 0.1,
+    AbsentBookies.name: 0.1,
+}
 
 
 def draw(rng: random.Random, beside: random.Random) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from managed_ledger.storage.bookkeeper import move_lock
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import PulsarError
+from pybroker.base.names import SNAPSHOT_TOPIC
+from pybroker.broker.deduplication.snapshot import ledgers_with_snapshots
 from pybroker.broker.topic import Topic
 from pybroker.cluster.transactions.formats import use_pulsars_formats
 from pybroker.handing_over.hand_over import HandOver
@@ -136,6 +138,11 @@ class HandingOver(Feature):
             f"UNNAMED: {txn.name} was aborted, and no snapshot names it"
             for txn in aborted
             if txn.txn_id not in work.named
+        ]
+        found += [
+            f"TRIMMED: Apache's brokers trim {name} up to deduplication's cursor"
+            for name in ledgers_with_snapshots(broker.metadata)
+            if name.rpartition("/")[2].startswith(SNAPSHOT_TOPIC)
         ]
         self.history.failures.extend(found)
 
