@@ -18,7 +18,8 @@ from pybroker.admin.http.answer_memory import (
     room_of,
 )
 from pybroker.admin.http.answering import Answering
-from pybroker.admin.http.hanging_up import HANG_UP
+from pybroker.admin.http.guard import Guard
+from pybroker.admin.http.hanging_up import HANG_UP, unless_gone
 from pybroker.base.errors import ServiceNotReady
 
 LARGE = 8 * FREE_BYTES
@@ -34,7 +35,13 @@ class Peer:
         self.status, self.sizes = 0, list[int]()
         if reads:
             self.reads.set()
-        scope = {"type": "http", "method": method, "headers": [], HANG_UP: self.gone.set}
+        scope = {
+            "type": "http",
+            "method": method,
+            "headers": [],
+            "path": "/",
+            HANG_UP: self.gone.set,
+        }
         self.answered = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
@@ -193,6 +200,23 @@ def test_reading_ends_when_nobody_listens_and_changing_does_not() -> None:
             peer.gone.set()
         await asyncio.gather(*(peer.answered for peer in peers.values()))
         assert ended == {"GET": True, "HEAD": True, "POST": False, "DELETE": False}
+
+    run_virtually(scenario())
+
+
+def test_an_application_may_wait_for_the_end_of_a_request_without_a_body() -> None:
+    """Its body is over at once, although the server has been asked for it already."""
+
+    async def scenario() -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            first = await receive()
+            assert (first["type"], first["more_body"]) == ("http.request", False)
+            await unless_gone(receive, asyncio.sleep(3600))
+            await Response()(scope, receive, send)
+
+        peer = Peer(Answering(Guard(app, None), AnswerMemory(LIMIT)))
+        await peer.answered
+        assert peer.status == 200
 
     run_virtually(scenario())
 

@@ -4,6 +4,7 @@ and in pieces.
 This is the outermost stage, so it is the same for the admin API, the console and whatever comes.
 """
 
+import asyncio
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -28,13 +29,12 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         room = Room(self._memory, scope.get(HANG_UP, _nobody_there))
-        answer = _Answer(scope, room, send)
-        work = self._app({**scope, ROOM: room}, receive, answer.send)
+        answer, scope = _Answer(scope, room, send), {**scope, ROOM: room}
         try:
             if scope["method"] in _READING and not _has_a_body(scope):
-                await unless_gone(receive, work)
+                await unless_gone(receive, self._app(scope, _no_body(), answer.send))
             else:
-                await work
+                await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             pass
         finally:
@@ -96,6 +96,20 @@ class _Answer:
 def _has_a_body(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _no_body() -> Receive:
+    """For an application that is cancelled when its client hangs up: it need not notice itself."""
+    received = False
+
+    async def receive() -> Message:
+        nonlocal received
+        if received:
+            await asyncio.get_running_loop().create_future()
+        received = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    return receive
 
 
 async def _nothing_more() -> Message:
