@@ -9,7 +9,7 @@ Differs: Apache Pulsar writes all, but its server fails beyond 8 KiB of headers.
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -104,13 +104,23 @@ def _of_metadata(metadata: Any, left: _Left) -> Iterator[Field]:
     yield from _properties(metadata, left)
 
 
-def _properties(metadata: Any, left: _Left) -> Iterator[Field]:
-    properties = {
+def first_properties(pairs: Sequence[Any]) -> tuple[dict[str, str], int]:
+    """The properties that fit, and how many do not."""
+    left = _Left()
+    return _first_of(pairs, left), left.omitted
+
+
+def _first_of(pairs: Sequence[Any], left: _Left) -> dict[str, str]:
+    left.omitted += max(0, len(pairs) - _MOST_REPEATED)
+    return {
         _text(pair.key): _text(pair.value)
-        for pair in islice(metadata.properties, _MOST_REPEATED)
+        for pair in islice(pairs, _MOST_REPEATED)
         if left.fits(pair.key, pair.value)
     }
-    left.omitted += max(0, len(metadata.properties) - _MOST_REPEATED)
+
+
+def _properties(metadata: Any, left: _Left) -> Iterator[Field]:
+    properties = _first_of(metadata.properties, left)
     if properties:
         yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients since version 3
     for key, value in properties.items():

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.types import ASGIApp, Message, Scope
 
+from pybroker.admin.http.answer_memory import ROOM, PartOfRoom
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
@@ -23,7 +24,9 @@ from pybroker.security.permissions import route_row
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES: Final = 64 * 1024 * 1024  # the largest answer that is kept in memory
+_MOST_OF_ANSWER: Final = 64 * 1024 * 1024
+_MOST_BYTES: Final = 96 * 1024 * 1024  # of all answers to one request of the console
+_MOST_REASON: Final = 1000  # characters of a refusal, which may repeat what was sent
 _REQUESTS_A_TURN: Final = 8
 _OPEN: Final = (Need.NOTHING, Need.LOGIN)
 Asked = Mapping[str, str | int]
@@ -33,6 +36,7 @@ class Refused(Exception):
     """The admin API refused a request; `reason` is the sentence in its answer."""
 
     def __init__(self, status: int, reason: str) -> None:
+        reason = reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]}…"
         super().__init__(reason)
         self.status = status
         self.reason = reason
@@ -43,6 +47,10 @@ class Reply:
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
 
     def header(self, name: str) -> str:
         wanted = name.lower().encode()
@@ -69,6 +77,7 @@ class Api:
         self._authorizer = authorizer
         self._scope = scope
         self._pace = Pace(_REQUESTS_A_TURN)
+        self._left_bytes = _MOST_BYTES
         self.identity = identity
 
     def may(self, method: str, template: str, /, **names: str) -> bool:
@@ -77,6 +86,10 @@ class Api:
             return True
         need = route_row(method, template).need
         return need in _OPEN or self._authorizer.may(self.identity, need, _target(names))
+
+    def look_at_most(self, most_bytes: int) -> None:
+        """Replaces the limit on the size of all answers together, for what keeps none of them."""
+        self._left_bytes = most_bytes
 
     async def get(self, template: str, query: Asked | None = None, /, **names: str | int) -> Any:
         """The answer as JSON. Raises Refused."""
@@ -92,7 +105,7 @@ class Api:
         **names: str | int,
     ) -> Reply:
         """`names` fill the variables of the template. `body` is sent as JSON, or as it is if it is
-        bytes.
+        bytes. Raises Refused if the answers until now have used up what one page may look at.
         """
         path = path_of(template, names)
         sent = (
@@ -102,7 +115,10 @@ class Api:
 
     async def _called(self, method: str, path: str, query: str, body: bytes) -> Reply:
         await self._pace.step()
-        answer = _Collected()
+        if self._left_bytes <= 0:
+            raise Refused(413, "There is more than one page can look at: ask for less at once")
+        most_bytes = min(self._left_bytes, _MOST_OF_ANSWER)
+        answer = _Collected(most_bytes)
         scope = {
             **{name: self._scope.get(name) for name in ("client", "server", "scheme")},
             "type": "http",
@@ -114,6 +130,7 @@ class Api:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "headers": _headers(body),
+            ROOM: PartOfRoom(self._scope.get(ROOM), most_bytes),
         }
         if self.identity is not None:
             scope[IDENTITY] = self.identity
@@ -133,15 +150,18 @@ class Api:
             if not answer.status:
                 raise
             log.exception("%s %s failed", method, path)
-        return Reply(answer.status, answer.headers, b"".join(answer.pieces))
+        reply = Reply(answer.status, answer.headers, b"".join(answer.pieces))
+        self._left_bytes -= reply.size_bytes
+        return reply
 
 
 class _Collected:
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self.status = 0
         self.headers: Sequence[tuple[bytes, bytes]] = ()
         self.pieces: list[bytes] = []
         self._size = 0
+        self._most_bytes = most_bytes
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -154,7 +174,7 @@ class _Collected:
 
     def check_size(self) -> None:
         """Raises Refused if the answer is too large."""
-        if self._size > _MOST_BYTES:
+        if self._size > self._most_bytes:
             raise Refused(413, "The answer is too large for the console: ask the admin API itself")
 
 

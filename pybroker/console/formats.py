@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_MOST_CHARS: Final = 1000
 NOTHING: Final = "–"
 
 
@@ -83,6 +84,11 @@ def epoch_ms(text: str | None) -> float | None:
         return None
 
 
+def beginning(text: str) -> str:
+    """The text, cut if it is longer than a page can show."""
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
+
+
 def segment(name: object) -> str:
     """A name, quoted as a segment of a path."""
     return quote(str(name), safe="")
@@ -118,6 +124,7 @@ def percent(part: float, whole: float) -> str:
 
 
 FILTERS: Final[Mapping[str, Any]] = {
+    "beginning": beginning,
     "count": count,
     "rate": rate,
     "size": size,

@@ -24,7 +24,7 @@ class LoginViews:
     async def answer(self, visit: Visit) -> Response:
         if visit.request.method == "POST":
             return await self._log_in(visit)
-        return _form(visit, 200, "")
+        return await _form(visit, 200, "")
 
     async def _log_in(self, visit: Visit) -> Response:
         assert self._sessions is not None
@@ -35,7 +35,7 @@ class LoginViews:
         except PulsarError as error:
             actor = audit.Actor("", f"{address}:{client.port}" if client else "")
             audit.refused(actor, "POST", LOGIN, error.http_status, str(error))
-            return _form(visit, error.http_status, str(error))
+            return await _form(visit, error.http_status, str(error))
         self._sessions.end(visit.browser_id)  # the browser forgets its old id
         answer = visit.go(_destination(visit))
         self._set_cookie(visit, answer, session_id)
@@ -49,13 +49,13 @@ class LoginViews:
         return answer
 
 
-def _form(visit: Visit, status: int, problem: str) -> Response:
+async def _form(visit: Visit, status: int, problem: str) -> Response:
     authentication = visit.services.authentication
     assert authentication is not None
     methods = [m for m in authentication.methods if m != "tls"]
     if "tls" in authentication.methods and visit.request.scope.get(CERTIFICATE):
         methods.append("tls")
-    return visit.render(
+    return await visit.render(
         "login.html", status, methods=methods, problem=problem, to=_destination(visit)
     )
 

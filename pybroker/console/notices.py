@@ -1,10 +1,11 @@
 """Results of actions. The next page that the same browser opens shows them, once."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _MOST: Final = 200
+_MOST_CHARS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Notices:
         self._waiting: OrderedDict[str, Notice] = OrderedDict()  # by the browser's id
 
     def leave(self, browser_id: str, notice: Notice) -> None:
+        if len(notice.text) > _MOST_CHARS:
+            notice = replace(notice, text=f"{notice.text[:_MOST_CHARS]}…")
         self._waiting[browser_id] = notice
         self._waiting.move_to_end(browser_id)
         if len(self._waiting) > _MOST:

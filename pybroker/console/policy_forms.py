@@ -1,10 +1,10 @@
 """Sets and removes policies of a topic or a namespace, by the REST routes."""
 
-import json
 from typing import Any, Final
 
 from starlette.responses import Response
 
+from pybroker.base.json_text import json_of
 from pybroker.broker.policies.policy import Level
 from pybroker.broker.policies.table import POLICIES
 from pybroker.console.policy_rows import NAMESPACE, TOPIC, Names
@@ -42,8 +42,8 @@ async def _set(visit: Visit, base: str, names: Names, back: str) -> Response:
     elif not level.by_query:
         try:
             body = _value(said)
-        except (ValueError, RecursionError):
-            problem = f"The value of {name} is not JSON: write {_EXAMPLES}"
+        except (ValueError, RecursionError) as why:
+            problem = f"The value of {name} is not JSON: {str(why)[:100]}. Write {_EXAMPLES}"
             return visit.go(back, problem, failed=True)
     query = {level.path: said} if level.by_query else None
     done = f"{name} was set"
@@ -71,4 +71,4 @@ def _value(said: str) -> Any:
     """A policy's value. A word without quotes is a string. Raises ValueError, RecursionError."""
     if said.replace("_", "").replace("-", "").isalpha() and said not in ("true", "false", "null"):
         return said
-    return json.loads(said)
+    return json_of(said)

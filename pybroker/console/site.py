@@ -255,23 +255,23 @@ async def _or_problem(visit: Visit, answer: Awaitable[Response]) -> Response:
     try:
         return await answer
     except Refused as refused:
-        return _problem(visit, _shown_status(refused.status), refused.reason)
+        return await _problem(visit, _shown_status(refused.status), refused.reason)
     except PulsarError as error:
-        return _problem(visit, _shown_status(error.http_status), str(error))
+        return await _problem(visit, _shown_status(error.http_status), str(error))
     except HTTPException as error:
-        return _problem(visit, error.status_code, error.detail)
+        return await _problem(visit, error.status_code, error.detail)
     except ClientDisconnect:
         raise
     except Exception as error:
         log.exception("a page of the console failed: %s", visit.request.url.path)
         reason = f"Internal error: {type(error).__name__}; see the log"
-        return _problem(visit, 500, reason)
+        return await _problem(visit, 500, reason)
 
 
-def _problem(visit: Visit, status: int, reason: str) -> Response:
+async def _problem(visit: Visit, status: int, reason: str) -> Response:
     if visit.is_partial:
-        return visit.render("problem_part.html", status, reason=reason)
-    return visit.render("problem.html", status, reason=reason, code=status)
+        return await visit.render("problem_part.html", status, reason=reason)
+    return await visit.render("problem.html", status, reason=reason, code=status)
 
 
 def _shown_status(status: int) -> int:

@@ -10,12 +10,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pybroker.admin.services import AdminServices
+from pybroker.base.runtime import Pace
 from pybroker.console.api import Api, Asked, Refused
 from pybroker.console.notices import Notice, Notices
 from pybroker.console.stream import MEDIA_TYPE
 
 _SEE_OTHER: Final = 303
 _PAUSE: Final = 20  # times the duration of the last part
+_PIECES_A_TURN: Final = 200
+MOST_CHARS: Final = 8 * 1024 * 1024  # of a page
+MOST_WORDS: Final = 20
 
 
 class NotConfirmed(Exception):
@@ -68,6 +72,13 @@ class Visit:
             return default
         return max(least, min(int(said), most))
 
+    def words(self, name: str) -> list[str]:
+        """The different words of a search, in lower case. Raises Refused."""
+        words = list(dict.fromkeys(self.query(name).lower().split()))
+        if len(words) > MOST_WORDS:
+            raise Refused(400, f"Search for at most {MOST_WORDS} words at once")
+        return words
+
     def said(self, name: str) -> str:
         """A field of the form, without surrounding spaces."""
         value = self.form.get(name, "")
@@ -87,17 +98,24 @@ class Visit:
 
     # -- answers
 
-    def render(self, template: str, status: int = 200, **values: Any) -> Response:
-        html = self.templates.get_template(template).render(
+    async def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """The page, made in many turns of the loop. Raises Refused if it is too large to read."""
+        pieces, size, pace = list[str](), 0, Pace(_PIECES_A_TURN)
+        for piece in self.templates.get_template(template).generate(
             visit=self,
             api=self.api,
             now_ms=self.services.clock.now_ms(),
             form_token=self.form_token,
             notice=None if self.is_partial else self.notices.take(self.browser_id),
             **values,
-        )
+        ):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST_CHARS:
+                raise Refused(413, "This page would be too large: ask for less, or the admin API")
+            await pace.step()
         # JSON may contain an unpaired surrogate.
-        return HTMLResponse(html.encode(errors="replace"), status)
+        return HTMLResponse("".join(pieces).encode(errors="replace"), status)
 
     def go(self, url: str, said: str = "", failed: bool = False) -> Response:
         """Redirects to another page, which shows the text `said`."""

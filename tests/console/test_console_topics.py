@@ -13,7 +13,7 @@ import pybroker.testing
 from pybroker.client import Client
 from pybroker.console.api import Reply
 from pybroker.console.pages.topics.decoding import Decoder
-from pybroker.console.pages.topics.entries import messages_of
+from pybroker.console.pages.topics.entries import whole_entry
 from pybroker.testing import RunningBroker
 
 EVIL = "<script>alert(1)</script>"
@@ -170,7 +170,7 @@ def test_of_a_value_that_is_nested_deeply_only_the_beginning_is_written(
     depth = 500
     data = b"[" * depth + b"1," * 30_000 + b"1" + b"]" * depth
     reply = Reply(200, [(b"X-Pulsar-Base64-Schema-Version-B64encoded", b"AAAAAAAAAAA=")], data)
-    (message,) = messages_of(reply)
+    message = whole_entry(reply)
     text, kind = Decoder([{"version": 0, "type": "JSON", "data": "{}"}]).shown(message, "")
     assert (text[:3], len(text), kind) == ("[\n ", 4096, "JSON, schema version 0")
     assert sum(map(len, pieces)) < 2 * len(text)
@@ -269,7 +269,7 @@ def test_an_avro_value_of_very_many_parts_is_not_decoded() -> None:
     decoder, many, few = Decoder([schema]), b"\x80\xfa\x01\x00", b"\x06\x00"  # 16,000 parts, and 3
     reply = Reply(200, [(b"x-pulsar-base64-schema-version-b64encoded", b"AAAAAAAAAAA=")], b"")
     for data, what in ((many, "bytes"), (few, "AVRO")):
-        (message,) = messages_of(replace(reply, body=data))
+        message = whole_entry(replace(reply, body=data))
         assert decoder.shown(message, "")[1].startswith(what)
 
 

@@ -208,7 +208,7 @@ class _Shown:
         """The size of the answer, before anything is decompressed."""
         claimed: int = self._metadata.uncompressed_size
         if self._is_compressed and claimed <= MAX_BYTES:  # otherwise it is refused
-            return claimed + len(self._payload)
+            return claimed
         return len(self._payload)
 
     async def body(self) -> bytes:

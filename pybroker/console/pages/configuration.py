@@ -14,7 +14,7 @@ _CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 async def configuration(visit: Visit) -> Response:
     words = visit.query("search").lower()
     running: dict[str, str] = await visit.api.get(f"{_CONFIGURATION}/runtime")
-    return visit.render(
+    return await visit.render(
         "configuration.html",
         search=visit.query("search"),
         rows=[(name, running[name]) for name in sorted(running) if words in name.lower()],

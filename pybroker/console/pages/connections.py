@@ -15,7 +15,7 @@ _MOST: Final = 500
 async def connections(visit: Visit) -> Response:
     search = visit.query("search")
     found = await visit.api.get(_CONNECTIONS, {"limit": _MOST, "search": search})
-    return visit.render("connections.html", search=search, **found)
+    return await visit.render("connections.html", search=search, **found)
 
 
 PAGE: Final = Page("Connections", _PATH, (View("GET", _PATH, connections),), ("GET", _CONNECTIONS))

@@ -35,7 +35,7 @@ async def faults(visit: Visit) -> Response:
     shown = await _live(visit)
     words = visit.query("search").strip().lower()
     chosen = visit.query("point")
-    return visit.render(
+    return await visit.render(
         "faults.html",
         search=visit.query("search").strip(),
         steps=_by_step(each for each in points if _has(each, words)),
@@ -50,7 +50,7 @@ async def faults(visit: Visit) -> Response:
 
 
 async def live(visit: Visit) -> Response:
-    return visit.render("faults_live.html", **await _live(visit))
+    return await visit.render("faults_live.html", **await _live(visit))
 
 
 async def _live(visit: Visit) -> dict[str, Any]:

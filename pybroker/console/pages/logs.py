@@ -24,7 +24,7 @@ async def logs(visit: Visit) -> Response:
     words = visit.query("search").lower()
     chosen: dict[str, str] = await visit.api.get(f"{_CONFIGURATION}/values")
     running: dict[str, str] = await visit.api.get(f"{_CONFIGURATION}/runtime")
-    return visit.render(
+    return await visit.render(
         "logs.html",
         search=visit.query("search"),
         lines=[line for line in reversed(lines) if words in line.lower()],

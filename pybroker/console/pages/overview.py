@@ -25,11 +25,11 @@ _CHARTS: Final = (
 
 
 async def overview(visit: Visit) -> Response:
-    return visit.render("overview.html", **await _figures(visit))
+    return await visit.render("overview.html", **await _figures(visit))
 
 
 async def live(visit: Visit) -> Response:
-    return visit.render("overview_live.html", **await _figures(visit))
+    return await visit.render("overview_live.html", **await _figures(visit))
 
 
 async def _figures(visit: Visit) -> Mapping[str, Any]:

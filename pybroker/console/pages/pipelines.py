@@ -4,7 +4,6 @@ A query has a subscription `query-<id>` on its control topic, in whose backlog i
 stays. Control topics with usual names are found; the user must enter others.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +12,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from pybroker.base.errors import InvalidTopicName
+from pybroker.base.json_text import json_of
 from pybroker.base.names import TopicName
+from pybroker.base.runtime import own_turn
 from pybroker.console.api import Refused
 from pybroker.console.page import Page, View
 from pybroker.console.pages.topics.entries import Message, messages_of
@@ -29,6 +30,7 @@ _MOST_NAMESPACES: Final = 200
 _MOST_QUERIES: Final = 100
 _MOST_SOURCES: Final = 100  # per query; each costs a request
 _MOST_BYTES: Final = 1024 * 1024  # of a marker
+_MOST_CHARS: Final = 1024  # of a name in it
 _MOST_ENTRIES: Final = 20  # searched for a query's marker, because queries may share a topic
 
 
@@ -66,7 +68,7 @@ async def pipelines(visit: Visit) -> Response:
             queries += await _queries(visit, topic)
     except (InvalidTopicName, Refused) as error:
         problem = str(error)
-    return visit.render(
+    return await visit.render(
         "pipelines.html",
         queries=queries[:_MOST_QUERIES],
         unshown=max(0, len(queries) - _MOST_QUERIES),
@@ -130,7 +132,7 @@ async def _query(visit: Visit, topic: TopicName, query_id: str) -> Query:
 def _sources(marker: Mapping[str, Any]) -> Iterator[Source]:
     for subscription, places in marker["ends"].items():
         for topic, position in places.items():
-            yield Source(topic, subscription, position)
+            yield Source(topic[:_MOST_CHARS], subscription[:_MOST_CHARS], str(position)[:100])
 
 
 async def _newest_marker(visit: Visit, topic: TopicName, query: Query) -> Mapping[str, Any] | None:
@@ -143,20 +145,23 @@ async def _newest_marker(visit: Visit, topic: TopicName, query: Query) -> Mappin
         )
         if reply.status == 404:
             break
-        for message in messages_of(reply.check()):
-            if (marker := _marker(message, query.query_id)) is not None:
+        for message in reversed(await messages_of(reply.check(), _MOST_BYTES)):
+            if (marker := await _marker(message, query.query_id)) is not None:
                 newest, query.at_ms = marker, message.published_ms
+                break
+        del reply  # before another one takes its room
     return newest
 
 
-def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
+async def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
     """The marker in a message; None if the message is not a marker of this query."""
     if message.uncommitted or message.aborted or message.data is None:
         return None
-    if len(message.data) > _MOST_BYTES:
+    if message.size_bytes > _MOST_BYTES:
         return None
+    await own_turn()
     try:
-        found = json.loads(message.data)
+        found = json_of(message.data)
         int(found["batch_id"])
         fits = found["query_id"] == query_id and all(
             isinstance(places, dict) for places in found["ends"].values()

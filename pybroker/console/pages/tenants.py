@@ -26,14 +26,14 @@ async def tenants(visit: Visit) -> Response:
     if name := visit.query("tenant"):
         return visit.go(f"{_PATH}/{segment(name)}")
     if not visit.api.may("GET", _TENANTS):
-        return visit.render("tenants.html", rows=None, unshown=0, may_create=False)
+        return await visit.render("tenants.html", rows=None, unshown=0, may_create=False)
     names: list[str] = await visit.api.get(_TENANTS)
     rows = []
     for name in names[:_MOST_SHOWN]:
         found = await visit.api.get(_TENANT, tenant=name)
         namespaces = await visit.api.get(_NAMESPACES, tenant=name)
         rows.append((name, found["adminRoles"], len(namespaces)))
-    return visit.render(
+    return await visit.render(
         "tenants.html",
         rows=rows,
         unshown=max(0, len(names) - _MOST_SHOWN),
@@ -45,7 +45,7 @@ async def tenant(visit: Visit) -> Response:
     name = visit.parts["tenant"]
     namespaces: list[str] = await visit.api.get(_NAMESPACES, tenant=name)
     may_see = visit.api.may("GET", _TENANT, tenant=name)
-    return visit.render(
+    return await visit.render(
         "tenant.html",
         tenant=name,
         roles=(await visit.api.get(_TENANT, tenant=name))["adminRoles"] if may_see else None,
@@ -58,7 +58,7 @@ async def tenant(visit: Visit) -> Response:
 async def namespace(visit: Visit) -> Response:
     names = _names(visit)
     grants: dict[str, list[str]] = await visit.api.get(_PERMISSIONS, **names)
-    return visit.render(
+    return await visit.render(
         "namespace.html",
         tenant=names["tenant"],
         namespace=names["namespace"],

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ _MOST_BYTES: Final = 4096  # of the value, as shown
 _MOST_VALUES: Final = (
     2000  # in an Avro value, which is decoded completely; larger values are shown as bytes
 )
-_MOST_DECODED: Final = 64 * 1024
+MOST_DECODED: Final = 64 * 1024
 _ROW: Final = 16
 _INDENTED: Final = json.JSONEncoder(indent=1, ensure_ascii=False)
 _STRUCTS: Final = {
@@ -39,19 +40,20 @@ class Decoder:
         """
         if message.data is None:
             return "", "no value"
-        data = message.data
+        data, size = message.data, message.size_bytes
         if how == "hex":
-            return hex_dump(data), _cut("bytes", data)
-        if how != "text" and not message.encrypted and len(data) <= _MOST_DECODED:
+            return hex_dump(data), _cut("bytes", size)
+        if how != "text" and not message.encrypted and size <= MOST_DECODED:
             decoded = self._decoded(message.schema_version, data)
             if decoded is not None:
                 return decoded
+        if how == "text":
+            return data[:_MOST_BYTES].decode(errors="replace"), _cut("text", size)
         try:
-            return data.decode()[:_MOST_BYTES], _cut("text", data)
+            text = getincrementaldecoder("utf-8")().decode(data, final=len(data) == size)
         except UnicodeDecodeError:
-            if how == "text":
-                return data[:_MOST_BYTES].decode(errors="replace"), _cut("text", data)
-        return hex_dump(data), _cut("bytes", data)
+            return hex_dump(data), _cut("bytes", size)
+        return text[:_MOST_BYTES], _cut("text", size)
 
     def _decoded(self, number: int | None, data: bytes) -> tuple[str, str] | None:
         schema = self._versions.get(-1 if number is None else number)
@@ -94,10 +96,10 @@ def _beginning(value: Any) -> str:
     return "".join(pieces)
 
 
-def _cut(kind: str, data: bytes) -> str:
-    if len(data) <= _MOST_BYTES:
-        return f"{kind}, {len(data):,} {'byte' if len(data) == 1 else 'bytes'}"
-    return f"{kind}, the first {_MOST_BYTES:,} of {len(data):,} bytes"
+def _cut(kind: str, size: int) -> str:
+    if size <= _MOST_BYTES:
+        return f"{kind}, {size:,} {'byte' if size == 1 else 'bytes'}"
+    return f"{kind}, the first {_MOST_BYTES:,} of {size:,} bytes"
 
 
 def hex_dump(data: bytes) -> str:

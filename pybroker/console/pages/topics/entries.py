@@ -3,10 +3,12 @@
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
+from pybroker.admin.message_headers import first_properties
+from pybroker.base.runtime import Pace
 from pybroker.console.api import Reply
 from pybroker.console.formats import epoch_ms
 from pybroker.wire.message_metadata import BadEntry
@@ -14,14 +16,18 @@ from pybroker.wire.single_messages import split_batch
 
 _HEADER: Final = "x-pulsar-"
 _MOST_OF_BATCH: Final = 100
+_MOST_METADATA: Final = 1024 * 1024  # bytes, of one message of a batch
+_MESSAGES_A_TURN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     place: str
     data: bytes | None  # None: the message has no value
+    size_bytes: int  # of the whole value, of which `data` may be the beginning
     key: str | None
     properties: Mapping[str, str]
+    omitted: int  # properties, and other texts that were too long
     producer: str
     sequence_id: str
     published_ms: float | None
@@ -34,13 +40,23 @@ class Message:
     transaction: str
     chunk: str  # "2 of 5"
 
+    def beginning(self, most_bytes: int) -> "Message":
+        """The message with the first bytes of its value, so that the entry can be freed."""
+        return replace(self, data=None if self.data is None else self.data[:most_bytes])
 
-def messages_of(reply: Reply) -> list[Message]:
-    """The messages of an entry; at most the first hundred of a batch."""
+
+async def messages_of(reply: Reply, most_bytes: int) -> list[Message]:
+    """The messages of an entry, each with at most so many bytes of its value; at most the first
+    hundred of a batch.
+    """
+    found, pace = list[Message](), Pace(_MESSAGES_A_TURN)
     try:
-        return list(islice(each_message(reply), _MOST_OF_BATCH))
+        for message in islice(each_message(reply), _MOST_OF_BATCH):
+            found.append(message.beginning(most_bytes))
+            await pace.step()
     except BadEntry:
-        return [whole_entry(reply)]
+        return [whole_entry(reply).beginning(most_bytes)]
+    return found
 
 
 def each_message(reply: Reply) -> Iterator[Message]:
@@ -50,7 +66,7 @@ def each_message(reply: Reply) -> Iterator[Message]:
     if not count or said.get("is-encrypted") == "true":
         yield _message(said, reply.body)
         return
-    for index, (single, data) in enumerate(split_batch(reply.body, count)):
+    for index, (single, data) in enumerate(split_batch(reply.body, count, _MOST_METADATA)):
         yield _single(said, single, data, index)
 
 
@@ -69,27 +85,34 @@ def _headers(reply: Reply) -> dict[str, str]:
 
 
 def _single(said: dict[str, str], single: Any, data: bytes, index: int) -> Message:
-    properties = {pair.key: pair.value for pair in single.properties}
     more = {
         "message-id": f"{said['message-id']}:{index}",
-        "property": json.dumps(properties),
         "null-value": str(single.null_value).lower(),
         "event-time": str(single.event_time or ""),
         "sequence-id": str(single.sequence_id),
         "partition-key": single.partition_key,
     }
-    return _message(said | more, data, has_key=single.HasField("partition_key"))
+    properties, omitted = first_properties(single.properties)
+    whole = _message(said | more, data, properties, omitted)
+    return whole if single.HasField("partition_key") else replace(whole, key=None)
 
 
-def _message(said: dict[str, str], data: bytes, has_key: bool | None = None) -> Message:
-    key = said.get("partition-key") if has_key is not False else None
+def _message(
+    said: dict[str, str],
+    data: bytes,
+    properties: Mapping[str, str] | None = None,
+    omitted: int = 0,
+) -> Message:
+    """`properties` are those of a message of a batch."""
     least, most = said.get("txnid-least-bits"), said.get("txnid-most-bits")
     pieces, piece = said.get("num-chunks-from-msg"), said.get("chunk-id", "0")
     return Message(
         place=said.get("message-id", ""),
         data=None if said.get("null-value") == "true" else data,
-        key=key,
-        properties=_properties(said),
+        size_bytes=len(data),
+        key=said.get("partition-key"),
+        properties=_properties(said) if properties is None else properties,
+        omitted=omitted + int(said.get("omitted", "0")),
         producer=said.get("producer-name", ""),
         sequence_id=said.get("sequence-id", ""),
         published_ms=_time(said.get("publish-time")),

@@ -1,25 +1,25 @@
 """Exports a topic's messages as a file: JSON lines, or only the values.
 
 The file is written while the entries are read, an entry at a time, so its size costs no memory. It
-ends after the requested number of entries, `_MOST_BYTES` or `_LONGEST_S`.
+ends after the requested number of entries, `_MOST_LOOKED_AT` or `_LONGEST_S`, and before a message
+with which it would be larger than `_MOST_BYTES`.
 """
 
-import base64
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pybroker.admin.http.hanging_up import unless_gone
-from pybroker.base.runtime import Pace
 from pybroker.console.api import Refused, Reply
 from pybroker.console.page import View
 from pybroker.console.pages.topics.entries import Message, each_message, whole_entry
+from pybroker.console.pages.topics.lines import Lines
 from pybroker.console.pages.topics.messages import entry_of, is_end
 from pybroker.console.pages.topics.subject import BASE, Subject, partitions_of
 from pybroker.console.visit import Visit
@@ -28,8 +28,7 @@ from pybroker.wire.message_metadata import BadEntry
 MOST_ENTRIES: Final = 10_000
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _LONGEST_S: Final = 300.0
-_PIECE_BYTES: Final = 64 * 1024
-_MESSAGES_A_TURN: Final = 50
+_MOST_LOOKED_AT: Final = 1024 * 1024 * 1024  # bytes of entries
 _FORMATS: Final = {
     "jsonl": ("application/x-ndjson", "jsonl"),
     "raw": ("application/octet-stream", "bin"),
@@ -60,10 +59,10 @@ class _Download(Response):
         del self.headers["content-length"]
         self._visit = visit
         self._subject = subject
-        self._written = _line if kind == "jsonl" else _value
+        self._lines = Lines(kind == "jsonl", _MOST_BYTES)
         self._says_problems = kind == "jsonl"
         self._first = first
-        self._reply = reply
+        self._first_reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
@@ -78,11 +77,15 @@ class _Download(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        visit, reply, seen, left = self._visit, self._reply, "", _MOST_BYTES
+        visit, seen = self._visit, ""
+        reply: Reply | None = self._first_reply
+        del self._first_reply
+        visit.api.look_at_most(_MOST_LOOKED_AT)
         count = visit.number("count", 1000, least=1, most=MOST_ENTRIES)
         source, clock = visit.query("from", "oldest"), visit.services.clock
         end_s = clock.monotonic_s() + _LONGEST_S
         for number in range(self._first + 1, self._first + 1 + count):
+            assert reply is not None
             place = reply.header("X-Pulsar-Message-ID")
             if is_end(reply) or place == seen:
                 return  # examinemessage repeats the last entry
@@ -90,30 +93,20 @@ class _Download(Response):
                 yield self._problem(f"The broker answered {reply.status}")
                 return
             seen = place
-            async for data in self._entry(reply):
+            async for data in self._lines.of(_messages(reply)):
                 yield data
-                left -= len(data)
-            if left <= 0 or clock.monotonic_s() > end_s:
+            if self._lines.is_full or clock.monotonic_s() > end_s:
                 yield self._problem(
-                    "The file has reached its maximum size: export the rest from here"
+                    f"The file has reached its maximum size at {place}: export the rest from there"
                 )
                 return
+            reply = None  # before another one takes its room
             if number < self._first + count:
-                reply = await entry_of(visit, self._subject, source, number)
-
-    async def _entry(self, reply: Reply) -> AsyncIterator[bytes]:
-        """The lines of an entry, in pieces. Yields the loop, because a batch may hold very many
-        messages.
-        """
-        pace, lines, size = Pace(_MESSAGES_A_TURN), list[bytes](), 0
-        for message in _messages(reply):
-            lines.append(self._written(message))
-            size += len(lines[-1])
-            if size > _PIECE_BYTES:
-                yield b"".join(lines)
-                lines, size = [], 0
-            await pace.step()
-        yield b"".join(lines)
+                try:
+                    reply = await entry_of(visit, self._subject, source, number)
+                except Refused as refused:
+                    yield self._problem(refused.reason)
+                    return
 
     def _problem(self, text: str) -> bytes:
         """The last line: why the file ends here."""
@@ -126,40 +119,6 @@ def _messages(reply: Reply) -> Iterator[Message]:
         yield from each_message(reply)
     except BadEntry:
         yield whole_entry(reply)
-
-
-def _line(message: Message) -> bytes:
-    found: dict[str, Any] = {
-        "messageId": message.place,
-        "publishTime": message.published_ms,
-        "eventTime": message.event_ms,
-        "key": message.key,
-        "properties": message.properties,
-        "producer": message.producer,
-        "sequenceId": message.sequence_id,
-        "schemaVersion": message.schema_version,
-        "transaction": message.transaction or None,
-    }
-    flags = ("encrypted", "uncommitted", "aborted", "marker")
-    found |= {flag: True for flag in flags if getattr(message, flag)}
-    found |= {"chunk": message.chunk} if message.chunk else {}
-    if message.data is None:
-        return _json({**found, "value": None})
-    try:
-        return _json({**found, "value": message.data.decode()})
-    except UnicodeDecodeError:
-        return _json({**found, "valueBase64": base64.b64encode(message.data).decode()})
-
-
-def _json(line: dict[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
-
-
-def _value(message: Message) -> bytes:
-    """A value after its length in four bytes; nothing if no consumer would receive the message."""
-    if message.data is None or message.uncommitted or message.aborted or message.marker:
-        return b""
-    return len(message.data).to_bytes(4) + message.data
 
 
 VIEWS: Final = (View("GET", f"{BASE}/messages/export", export),)

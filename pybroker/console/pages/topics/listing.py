@@ -22,7 +22,7 @@ _PATH: Final = "/console/topics"
 _IN_NAMESPACE: Final = "/admin/v2/{domain}/{tenant}/{namespace}"
 _ON_A_PAGE: Final = 50
 _MOST_NAMESPACES: Final = 200  # searched together
-_NAMES_A_TURN: Final = 1000
+_NAMES_A_TURN: Final = 200
 _DOMAINS: Final = ("persistent", "non-persistent")
 _PARTITION: Final = "-partition-"
 
@@ -56,7 +56,7 @@ async def listing(visit: Visit) -> Response:
     with_figures = visit.query("figures") == "1"
     if with_figures:
         await asyncio.gather(*(_look(visit, row) for row in shown))
-    return visit.render(
+    return await visit.render(
         "topics_rows.html" if with_figures else "topics.html",
         rows=shown,
         found=len(found),
@@ -97,14 +97,13 @@ async def _namespaces(visit: Visit) -> list[str]:
 async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
     """Matching topics and their number of partitions; 0: not partitioned. Omits the partitions."""
     found: dict[str, int] = {}
-    pace = Pace(_NAMES_A_TURN)
+    pace, fits = Pace(_NAMES_A_TURN), _Filter(visit)
     for namespace in namespaces:
         tenant, _, local = namespace.partition("/")
         for domain in _DOMAINS:
             where = {"domain": domain, "tenant": tenant, "namespace": local}
             names: list[str] = await visit.api.get(_IN_NAMESPACE, **where)
             whole = dict.fromkeys(await visit.api.get(f"{_IN_NAMESPACE}/partitioned", **where), 0)
-            fits = _Filter(visit)
             for name in names:
                 await pace.step()
                 base, partition, _ = name.rpartition(_PARTITION)
@@ -112,7 +111,10 @@ async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
                     whole[base] += 1
                 elif fits(name):
                     found[name] = 0
-            found |= {name: max(count, 1) for name, count in whole.items() if fits(name)}
+            for name, count in whole.items():
+                await pace.step()
+                if fits(name):
+                    found[name] = max(count, 1)
     return found
 
 
@@ -122,7 +124,7 @@ class _Filter:
     """
 
     def __init__(self, visit: Visit) -> None:
-        self._words = visit.query("search").lower().split()
+        self._words = visit.words("search")
         self._internal = visit.query("internal") == "1"
 
     def __call__(self, name: str) -> bool:

@@ -1,5 +1,7 @@
 """Peeks at stored messages or at a subscription's backlog, and sends a message."""
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -7,7 +9,7 @@ from starlette.responses import Response
 from pybroker.base.runtime import Pace
 from pybroker.console.api import Refused, Reply
 from pybroker.console.page import View
-from pybroker.console.pages.topics.decoding import Decoder
+from pybroker.console.pages.topics.decoding import MOST_DECODED, Decoder
 from pybroker.console.pages.topics.entries import Message, messages_of
 from pybroker.console.pages.topics.subject import (
     BASE,
@@ -22,6 +24,7 @@ from pybroker.console.visit import Visit
 _MOST_ENTRIES: Final = 100
 _MOST_MESSAGES: Final = 200  # of all entries of a page
 _MOST_BYTES: Final = 16 * 1024 * 1024  # of entries, for a page
+_MOST_CHARS: Final = 4096  # of a message's properties, as shown
 _DECODED_A_TURN: Final = 5
 _STORED: Final = {"oldest": "earliest", "newest": "latest"}
 _NOT_FOUND: Final = 404
@@ -32,20 +35,15 @@ async def messages(visit: Visit) -> Response:
     partitions = await partitions_of(visit, subject)
     first = visit.number("first", 1, least=1)
     count = visit.number("count", 10, least=1, most=_MOST_ENTRIES)
-    problem, found = "", list[Message]()
+    shown = _Shown(visit, await _schemas(visit, subject))
+    problem = ""
     if not partitions:
         try:
-            found = await _found(visit, subject, first, count)
+            async for message in _found(visit, subject, first, count):
+                await shown.look_at(message)
         except Refused as refused:
             problem = refused.reason
-    decoder = Decoder(await _schemas(visit, subject))
-    shown, pace = [], Pace(_DECODED_A_TURN)
-    for each in found:
-        shown.append((each, *decoder.shown(each, visit.query("show"))))
-        await pace.step()
-    words = visit.query("filter").lower().split()
-    matching = [each for each in shown if all(word in _text_of(*each) for word in words)]
-    return visit.render(
+    return await visit.render(
         "messages.html",
         subject=subject,
         partitions=partitions,
@@ -57,35 +55,63 @@ async def messages(visit: Visit) -> Response:
         filter=visit.query("filter"),
         position=visit.query("position"),
         problem=problem,
-        messages=matching,
-        looked_at=len(found),
+        messages=shown.matching,
+        looked_at=shown.looked_at,
         may_send=subject.may(visit, "POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"),
     )
 
 
-async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list[Message]:
-    """The messages to show. Raises Refused."""
+class _Shown:
+    """What the page shows of its messages. The rest of them is not kept."""
+
+    def __init__(self, visit: Visit, schemas: list[dict[str, Any]]) -> None:
+        """Raises Refused."""
+        self.matching: list[tuple[Message, str, str, dict[str, str], int]] = []
+        self.looked_at = 0
+        self._words = visit.words("filter")
+        self._how = visit.query("show")
+        self._decoder = Decoder(schemas)
+        self._pace = Pace(_DECODED_A_TURN)
+
+    async def look_at(self, message: Message) -> None:
+        self.looked_at += 1
+        text, what = self._decoder.shown(message, self._how)
+        searched = _text_of(message, text) if self._words else ""
+        if all(word in searched for word in self._words):
+            properties, omitted = _first_properties(message)
+            kept = replace(message, data=None, properties={})
+            self.matching.append((kept, text, what, properties, omitted))
+        await self._pace.step()
+
+
+async def _found(visit: Visit, subject: Subject, first: int, count: int) -> AsyncIterator[Message]:
+    """The messages to show. Raises Refused, perhaps after some of them."""
     source, position = visit.query("from", "newest"), visit.query("position")
     if position:
-        return messages_of(await _by_position(visit, subject, position))
-    found: list[Message] = []
+        reply = await _by_position(visit, subject, position)
+        for message in await messages_of(reply, MOST_DECODED):
+            yield message
+        return
+    found = looked_at_bytes = 0
     seen: set[str] = set()
-    looked_at_bytes = 0
     for number in range(first, first + count):
         reply = await entry_of(visit, subject, source, number)
         place = reply.header("X-Pulsar-Message-ID")
         if reply.status == _NOT_FOUND or (reply.status < 400 and place in seen):
             break  # examinemessage repeats the last entry
         if reply.status >= 400:
-            if found or is_end(reply):
+            if is_end(reply):
                 break
             reply.check()
         seen.add(place)
-        found += messages_of(reply)
-        looked_at_bytes += len(reply.body)
-        if len(found) >= _MOST_MESSAGES or looked_at_bytes > _MOST_BYTES:
+        looked_at_bytes += reply.size_bytes
+        messages = await messages_of(reply, MOST_DECODED)
+        del reply  # before another one takes its room
+        for message in messages:
+            yield message
+        found += len(messages)
+        if found >= _MOST_MESSAGES or looked_at_bytes > _MOST_BYTES:
             break
-    return found
 
 
 def is_end(reply: Reply) -> bool:
@@ -139,7 +165,18 @@ async def _subscriptions(visit: Visit, subject: Subject) -> list[str]:
     return found[:500]
 
 
-def _text_of(message: Message, text: str, _: str) -> str:
+def _first_properties(message: Message) -> tuple[dict[str, str], int]:
+    """The properties that the page shows, and the number of the others."""
+    shown, left = dict[str, str](), _MOST_CHARS
+    for name, value in message.properties.items():
+        left -= len(name) + len(value)
+        if left < 0:
+            break
+        shown[name] = value
+    return shown, len(message.properties) - len(shown) + message.omitted
+
+
+def _text_of(message: Message, text: str) -> str:
     pairs = (f"{name}={value}" for name, value in message.properties.items())
     return " ".join((text, message.key or "", *pairs, message.producer, message.place)).lower()
 

@@ -13,7 +13,9 @@ from pybroker.console.visit import Visit
 async def policies(visit: Visit) -> Response:
     subject = Subject.of(visit)
     rows = await policy_rows.of_topic(visit.api, subject.names)
-    return visit.render("policies.html", subject=subject, rows=rows, policies_url=_url(subject))
+    return await visit.render(
+        "policies.html", subject=subject, rows=rows, policies_url=_url(subject)
+    )
 
 
 async def set_policy(visit: Visit) -> Response:

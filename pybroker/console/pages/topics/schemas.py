@@ -13,7 +13,7 @@ async def schemas(visit: Visit) -> Response:
     subject = Subject.of(visit)
     found = await visit.api.get(f"{SCHEMAS}/schemas", **subject.schema_names)
     versions = sorted(found["getSchemaResponses"], key=lambda each: -each["version"])
-    return visit.render("schemas.html", subject=subject, versions=versions)
+    return await visit.render("schemas.html", subject=subject, versions=versions)
 
 
 VIEWS: Final = (View("GET", f"{BASE}/schemas", schemas),)

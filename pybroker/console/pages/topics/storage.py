@@ -14,10 +14,12 @@ _MOST_SHOWN: Final = 500
 async def storage(visit: Visit) -> Response:
     subject = Subject.of(visit)
     if partitions := await partitions_of(visit, subject):
-        return visit.render("storage_of_partitions.html", subject=subject, partitions=partitions)
+        return await visit.render(
+            "storage_of_partitions.html", subject=subject, partitions=partitions
+        )
     stats = await visit.api.get(f"{TOPIC}/internalStats", **subject.names)
     ledgers, cursors = stats["ledgers"], sorted(stats["cursors"].items())
-    return visit.render(
+    return await visit.render(
         "storage.html",
         subject=subject,
         stats=stats,

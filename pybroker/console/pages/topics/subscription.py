@@ -32,7 +32,7 @@ async def subscription(visit: Visit) -> Response:
         for path in ("resetcursor", "skip_all", "expireMessages")
     }
     may["delete"] = subject.may(visit, "DELETE", SUBSCRIPTION, subscription=name)
-    return visit.render(
+    return await visit.render(
         "subscription.html",
         subject=subject,
         partitions=partitions,

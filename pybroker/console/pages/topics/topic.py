@@ -36,7 +36,7 @@ async def _shown(visit: Visit, template: str) -> Response:
     subscriptions = sorted(
         stats["subscriptions"].items(), key=lambda item: (-item[1]["msgBacklog"], item[0])
     )
-    return visit.render(
+    return await visit.render(
         template,
         subject=subject,
         partitions=partitions,

@@ -66,7 +66,7 @@ async def _shown(visit: Visit, template: str, which: str) -> Response:
     filters |= {"age": str(least_s)} if least_s and which == "live" else {}
     order = {"sort": sort, "order": "desc" if descends else "asc"} if which == "live" else {}
     base = ROOT if which == "live" else f"{ROOT}/ended"
-    return visit.render(
+    return await visit.render(
         template,
         which=which,
         root=ROOT,

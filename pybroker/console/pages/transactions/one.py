@@ -39,7 +39,7 @@ async def _shown(visit: Visit, template: str) -> Response:
         f"{API}/timeline/{{most}}/{{least}}", {"limit": _PARTICIPANTS}, **names
     )
     is_live = found["status"] in ("OPEN", "COMMITTING", "ABORTING")
-    return visit.render(
+    return await visit.render(
         template,
         found=found,
         url=f"{ROOT}/{names['most']}/{names['least']}",
