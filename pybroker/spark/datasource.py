@@ -34,6 +34,7 @@ from pybroker.spark.reading.typed import topic_schema
 
 _CHOSEN_PYTHON: Final = "PYSPARK_PYTHON"
 _PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
 
 
 def register(spark: SparkSession) -> None:
@@ -42,16 +43,20 @@ def register(spark: SparkSession) -> None:
     In PySpark 4 all queries of one registration share a Java map, which each query changes when it
     starts. Two queries that start at once can corrupt the map; then every task fails with
     OptionalDataException. PySpark 4.1 and newer can push filters down to Python sources: this turns
-    that on, unless the configuration is already set. Spark's Python processes on this machine use
-    this Python, unless another was chosen, and import the installed PySpark.
+    that on, unless the configuration is already set. It also sets the session's time zone to what
+    it is. Spark's Python processes on this machine use this Python, unless another was chosen, and
+    import the installed PySpark.
     """
     if not is_remote():
         _start_this_python(spark)
         _start_compiled(spark)
         _start_in_any_thread()
     spark.dataSource.register(PulsarDataSource)
-    if _PUSHES_FILTERS not in spark.conf.getAll:
+    conf = spark.conf.getAll
+    if _PUSHES_FILTERS not in conf:
         spark.conf.set(_PUSHES_FILTERS, "true")
+    if _TIME_ZONE not in conf and (time_zone := spark.conf.get(_TIME_ZONE)):
+        spark.conf.set(_TIME_ZONE, time_zone)  # Tasks know what is set, not what holds by default.
 
 
 def _refuse_tables(options: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ message.
 The option `topic` takes precedence over a column of that name, as everywhere in Spark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pybroker.base.errors import NotAllowed
+from pybroker.spark.writing.local_times import Microseconds, utc_us
 
 _VALUE: Final = "value"
 _TEXT: Final = (StringType, BinaryType)
@@ -63,15 +64,20 @@ class Rows(NamedTuple):
     values: tuple[str, ...]
     is_raw: bool
 
-    def columns(self, batch: pa.RecordBatch, part: int, value: pa.Array) -> pa.RecordBatch:
-        """The rows as EntryEncoder expects them. Raises NotAllowed for a row without a topic."""
+    def columns(
+        self, batch: pa.RecordBatch, part: int, value: pa.Array, time_zone: str | None = None
+    ) -> pa.RecordBatch:
+        """The rows as EntryEncoder expects them. Raises NotAllowed for a row without a topic.
+
+        `time_zone`: the session's, for event times that have none.
+        """
         count = batch.num_rows
         arrays = {
             "topic": self._topics(batch),
             "part": pa.array(np.full(count, part, np.int32)),
             "value": value,
             "key": self._part(batch, "key"),
-            "event_time": self._event_times(batch),
+            "event_time": self._event_times(batch, time_zone),
             "properties": self._part(batch, "properties"),
         }
         return pa.RecordBatch.from_pydict(arrays)
@@ -90,19 +96,22 @@ class Rows(NamedTuple):
             return pa.nulls(batch.num_rows, ARROW_TYPES[part])
         return batch.column(self.parts[part]).cast(ARROW_TYPES[part])
 
-    def _event_times(self, batch: pa.RecordBatch) -> pa.Array:
+    def _event_times(self, batch: pa.RecordBatch, time_zone: str | None) -> pa.Array:
         if "event_time" not in self.parts:
             return pa.nulls(batch.num_rows, pa.int64())
         times = batch.column(self.parts["event_time"])
         if pa.types.is_timestamp(times.type):
-            return _whole_ms(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()))
+            is_local = times.type.tz is None
+            in_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+            return _whole_ms(in_us, lambda us: utc_us(us, time_zone) if is_local else us)
         return times
 
 
-def _whole_ms(microseconds: pa.Array) -> pa.Array:
+def _whole_ms(microseconds: pa.Array, in_utc: Callable[[Microseconds], Microseconds]) -> pa.Array:
     """Rounded down, so that times before 1970 stay there; Arrow rounds towards 0."""
     none = microseconds.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(microseconds.fill_null(0).to_numpy() // 1000, pa.int64(), mask=none)
+    in_us = in_utc(microseconds.fill_null(0).to_numpy())
+    return pa.array(in_us // 1000, pa.int64(), mask=none)
 
 
 def rows_of(schema: StructType, topic: str | None) -> Rows:

@@ -34,6 +34,7 @@ from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd
 from pybroker.spark.writing.entries import Destined, EntryEncoder
 from pybroker.spark.writing.job_end import JobEnd
+from pybroker.spark.writing.local_times import SESSION_TIME_ZONE
 from pybroker.spark.writing.notes import NoteBook
 from pybroker.spark.writing.planned import planned
 from pybroker.spark.writing.rows import Rows, rows_of
@@ -149,8 +150,11 @@ class Plan:
         encoder = EntryEncoder(
             Topics(self.endpoint), turn, self.compression_type, self._batching_type
         )
+        task = TaskContext.get()
+        time_zone = None if task is None else task.getLocalProperty(SESSION_TIME_ZONE)
         for batch in batches:
-            yield from encoder.encode(self.rows.columns(batch, part, self._values(batch)))
+            rows = self.rows.columns(batch, part, self._values(batch), time_zone)
+            yield from encoder.encode(rows)
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self.rows.is_raw:
