@@ -1,19 +1,19 @@
 """What Spark has planned for a batch, from the files of the query's checkpoint.
 
 Spark writes offsets/<batch id> before the batch runs, and reads the same file when it runs the
-batch again: a version, the batch's metadata as JSON, and each source's end offset. Spark's source
-of files only counts its batches there, and writes their files to sources/<source>/<count>.
+batch again: a version, the batch's metadata as JSON, and each source's end offset, in version 1 by
+the sources' order, in version 2 after the source's name and a colon. Spark's source of files only
+counts its batches there, and writes their files to sources/<source>/<count>.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pybroker.base.errors import MetadataError
 
-_VERSION: Final = "v1"
 _FILES: Final = "logOffset"
 # Every tenth file of a source of files repeats all earlier ones, and has this suffix.
 _COMPACTED: Final = ".compact"
@@ -37,14 +37,27 @@ class PlannedBatch:
         if text is None:
             raise MetadataError(f"{location} holds no offsets of batch {batch_id}")
         version, _, rest = text.partition("\n")
-        if version != _VERSION:
+        if version not in _NAMED:
             raise MetadataError(
                 f"{location}/offsets/{batch_id} has version {version}, which this version of "
-                f"pybroker cannot read: it supports {_VERSION}"
+                f"pybroker cannot read: it supports {' and '.join(_NAMED)}"
             )
         lines = rest.splitlines()[1:]
-        named = {str(index): line for index, line in enumerate(lines)}
+        named = _NAMED[version](lines)
         return cls(named, _digest(lines), _digest_of_files(read, named))
+
+
+def _by_order(lines: Sequence[str]) -> dict[str, str]:
+    return {str(index): line for index, line in enumerate(lines)}
+
+
+def _by_name(lines: Sequence[str]) -> dict[str, str]:
+    """A source that has no name has its number."""
+    parts = (line.partition(":") for line in lines)
+    return {name: offset for name, _, offset in parts}
+
+
+_NAMED: Final = {"v1": _by_order, "v2": _by_name}
 
 
 def parsed(offset: str) -> Any:

@@ -78,9 +78,35 @@ def test_two_sources_on_one_topic_with_two_subscriptions_are_fine():
 
 def test_an_offset_log_of_another_version_is_refused():
     with pytest.raises(
-        MetadataError, match="which this version of pybroker cannot read: it supports v1"
+        MetadataError, match="which this version of pybroker cannot read: it supports v1 and v2"
     ):
         FakeFiles(_0="v9\n{}\n").work("query", 0)
+
+
+def named_offsets(**lines):
+    named = [f"{name.strip('_')}:{line}" for name, line in lines.items()]
+    return "\n".join(["v2", '{"batchWatermarkMs":0}', *named])
+
+
+def test_the_offset_log_of_named_sources_is_read_whatever_their_order():
+    checkpoint = FakeFiles(
+        _0=named_offsets(moves=line(-1, 4), stands=line(-1, 4, "t")),
+        _1=named_offsets(files=FILES_SOURCE, stands=line(-1, 4, "t"), moves=line(4, 9)),
+    )
+    assert checkpoint.work("query", 1).progress == {
+        CursorName(TOPIC, "s"): Span(Position(3, 4), Position(3, 9))
+    }
+
+
+def test_a_query_goes_on_when_its_offset_log_becomes_one_of_names():
+    """Spark numbers sources without names."""
+    checkpoint = FakeFiles(
+        _0=offsets(line(-1, 4), line(-1, 4, "t")),
+        _1=named_offsets(_0=line(4, 9), _1=line(-1, 4, "t")),
+    )
+    assert checkpoint.work("query", 1).progress == {
+        CursorName(TOPIC, "s"): Span(Position(3, 4), Position(3, 9))
+    }
 
 
 def test_only_where_every_source_has_a_cursor_of_its_own_a_new_checkpoint_goes_on_there():
