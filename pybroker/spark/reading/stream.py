@@ -42,6 +42,7 @@ from pybroker.spark.reading.acknowledged import acknowledged_behind
 from pybroker.spark.reading.backlog import Backlog
 from pybroker.spark.reading.continuity import Continuity
 from pybroker.spark.reading.finished import Finished
+from pybroker.spark.reading.idle import Idleness
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
@@ -87,6 +88,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The last sample of each partition's entries.
         self._samples: dict[str, Sample] = {}
         self._continuity = Continuity()
+        self._idleness = Idleness()
         self._finished = Finished()
         # Where this run began, if Spark asked, and whether it has planned a batch.
         self._initial: dict[str, Any] | None = None
@@ -127,7 +129,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._finished.let_go(session, before, following.spans, of_this_run)
             return following
 
+        self._idleness.wait()
         following = self._asking(plan)
+        self._idleness.answered(has_more=bool(following.progress()))
         if following.progress():
             self._known = following.to_json()
             self._has_planned = True
