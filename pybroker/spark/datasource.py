@@ -7,9 +7,8 @@ writing side, nor pyarrow.compute, which takes 50 ms.
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -19,13 +18,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.readwriter import DataFrameWriter
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from pybroker.base.errors import NotAllowed
-from pybroker.spark import startup
+from pybroker.spark import startup, writers
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
@@ -50,7 +47,7 @@ def register(spark: SparkSession) -> None:
     if not is_remote():
         _start_this_python(spark)
         _start_compiled(spark)
-        _start_in_any_thread()
+    writers.extend(is_remote())
     spark.dataSource.register(PulsarDataSource)
     conf = spark.conf.getAll
     if _PUSHES_FILTERS not in conf:
@@ -64,9 +61,8 @@ def _refuse_tables(options: Mapping[str, str]) -> None:
     created without columns; queries of the table get no options. Raises NotAllowed."""
     if not options or options.keys() >= {"provider", "owner"}:
         raise NotAllowed(
-            "Spark does not pass a table's options to its queries, so a table created with CREATE "
-            "TABLE … USING pulsar cannot be read or written: use CREATE TEMPORARY VIEW … USING "
-            'pulsar OPTIONS (…), or format("pulsar") with options'
+            f"{writers.NO_TABLES}: use CREATE TEMPORARY VIEW … USING pulsar OPTIONS (…), or "
+            'format("pulsar") with options'
         )
 
 
@@ -88,27 +84,6 @@ def _start_compiled(spark: SparkSession) -> None:
     given = environment.get("PYTHONPATH", "")
     if folder not in given.split(os.pathsep):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, given)))
-
-
-def _start_in_any_thread() -> None:
-    """Spark looks up a Python sink in the thread's own session. A Python thread has none before
-    something like createDataFrame sets it, so the sink would not be found. Starting a query
-    therefore does what createDataFrame does."""
-    for writer, name in ((DataStreamWriter, "start"), (DataFrameWriter, "save")):
-        plain = getattr(writer, name)
-        if not hasattr(plain, "__wrapped__"):
-            setattr(writer, name, _in_its_session(plain))
-
-
-def _in_its_session(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
-    def begin(writer: Any, *arguments: Any, **options: Any) -> Any:
-        session = writer._spark
-        of_jvm = SparkSession._get_j_spark_session_class(session._jvm)
-        of_jvm.setActiveSession(session._jsparkSession)
-        return plain(writer, *arguments, **options)
-
-    return begin
 
 
 class PulsarDataSource(DataSource):

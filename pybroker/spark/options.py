@@ -1,7 +1,8 @@
 """The options of format("pulsar"): one table for spark.read, readStream, df.write and writeStream.
 
 Options have the pulsar-spark connector's names if it has them, so that jobs can be moved unchanged;
-older names of this package are aliases. An unknown option is an error that suggests a similar name.
+older names of this package are aliases, and those of Spark's Kafka source that mean the same. An
+unknown option is an error that suggests a similar name.
 Spark passes options as text and ignores their case.
 """
 
@@ -130,7 +131,7 @@ def moment(given: str) -> int | dict[str, Any]:
     if given.strip().isdecimal():
         return int(given)
     try:
-        found = {topic: int(when) for topic, when in by_topic(given).items()}
+        found = {topic: int(when) for topic, when in _by_partition(by_topic(given)).items()}
     except (TypeError, ValueError, OverflowError):
         found = {}
     if not found or min(found.values()) < 0:
@@ -138,7 +139,24 @@ def moment(given: str) -> int | dict[str, Any]:
     return found
 
 
+def _by_partition(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Kafka's form has an object of partitions by number for each topic."""
+    found: dict[str, Any] = {}
+    for topic, each in given.items():
+        if isinstance(each, dict):
+            found |= {f"{topic}-partition-{int(number)}": when for number, when in each.items()}
+        else:
+            found[topic] = each
+    return found
+
+
 # --- the table -----------------------------------------------------------------------------------
+
+
+def _times(which: str) -> tuple[str, ...]:
+    """Kafka's names for the beginning or the end."""
+    return f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+
 
 OPTIONS: Final = (
     # The cluster.
@@ -156,20 +174,20 @@ OPTIONS: Final = (
     Option("pulsar.client.tlsKeyFilePath", Mode.ALL, text),
     # What is read or written.
     Option("topic", Mode.ALL, text),
-    Option("topics", Mode.READS, names),
-    Option("topicsPattern", Mode.READS, text),
+    Option("topics", Mode.READS, names, aliases=("subscribe",)),
+    Option("topicsPattern", Mode.READS, text, aliases=("subscribePattern",)),
     # Where reading begins and ends. The defaults differ by mode: see pybroker.spark.reading.
     Option("startingOffsets", Mode.READS, place, aliases=("starting_position",)),
-    Option("startingTime", Mode.READS, moment),
+    Option("startingTime", Mode.READS, moment, aliases=_times("starting")),
     Option("endingOffsets", Mode.READ, place),
-    Option("endingTime", Mode.READ, moment),
+    Option("endingTime", Mode.READ, moment, aliases=_times("ending")),
     Option("failOnDataLoss", Mode.READS, boolean, True),
     # Streams.
     Option("subscription", Mode.READ_STREAM, text),
     Option("predefinedSubscription", Mode.READS, text),
     Option("subscriptionPrefix", Mode.READS, text),
     Option("maxBytesPerTrigger", Mode.READ_STREAM, whole),
-    Option("maxRowsPerTrigger", Mode.READ_STREAM, whole),
+    Option("maxRowsPerTrigger", Mode.READ_STREAM, whole, aliases=("maxOffsetsPerTrigger",)),
     Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
     # Reading by tasks.
     Option("minPartitions", Mode.READS, whole, 1),
@@ -206,6 +224,18 @@ _BY_NAME: Final = {
     for option in OPTIONS
     if not option.is_prefix
     for name in (option.name, *option.aliases)
+}
+# What to do instead of options that others have and that mean something else, or nothing, here.
+_INSTEAD: Final = {
+    "path": 'format("pulsar") has no path: set the option topic',
+    "assign": "set topics, to names such as orders-partition-0",
+    "includeheaders": "remove it; the column __messageProperties is always there",
+    "groupidprefix": "set subscriptionPrefix",
+    "fetchoffset.numretries": "remove it; a query waits two minutes for a broker",
+    "fetchoffset.retryintervalms": "remove it; a query waits two minutes for a broker",
+    "kafkaconsumer.polltimeoutms": "remove it; a query waits two minutes for a broker",
+    "kafka.bootstrap.servers": "set service.url, such as pulsar://localhost:6650",
+    "kafka.group.id": "set subscription",
 }
 _PREFIXES: Final = tuple(option for option in OPTIONS if option.is_prefix)
 
@@ -264,6 +294,10 @@ def _named(mode: Mode) -> str:
 
 
 def _meant(name: str, mode: Mode) -> str:
+    if instead := _INSTEAD.get(name.lower()):
+        return f": {instead}"
+    if name.lower().startswith("kafka."):
+        return ": it is for Kafka; clients here have options pulsar.client.*"
     known = {each: option.name for each, option in _BY_NAME.items() if option.modes & mode}
     nearest = difflib.get_close_matches(name.lower(), known, n=1)
     if nearest:

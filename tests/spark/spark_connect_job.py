@@ -18,7 +18,7 @@ def main(url: str, checkpoints: Path) -> None:
         return spark.read.format("pulsar").options(**options, topic=topic).load()
 
     numbers = spark.range(100).selectExpr("cast(id as string) as value")
-    numbers.write.format("pulsar").mode("append").options(**{"service.url": url}, topic="in").save()
+    numbers.write.format("pulsar").options(**{"service.url": url}, topic="in").save()
     print("read:", rows("in").select("value").distinct().count())
 
     stream = spark.readStream.format("pulsar").options(**options, topic="in").load()

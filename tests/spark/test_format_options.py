@@ -7,6 +7,7 @@ from pybroker.base.errors import NotAllowed
 from pybroker.spark import java_options
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import OPTIONS, Mode, chosen
+from pybroker.spark.reading.places import of_topic
 
 URL = {"service.url": "pulsar://somewhere:6650"}
 TOKEN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
@@ -20,6 +21,41 @@ def test_names_are_given_once():
 def test_an_unknown_option_is_refused_with_what_may_have_been_meant():
     with pytest.raises(NotAllowed, match=r"no option startingOffset: did you mean startingOffsets"):
         chosen(URL | {"startingOffset": "earliest"}, Mode.READ)
+
+
+def test_the_names_of_kafkas_source_are_taken_where_they_mean_the_same():
+    given = {"subscribe": "a, b", "startingTimestamp": "7", "maxOffsetsPerTrigger": "9"}
+    options = chosen(URL | given, Mode.READ_STREAM)
+    assert options["topics"] == ("a", "b")
+    assert (options["startingTime"], options["maxRowsPerTrigger"]) == (7, 9)
+    given = {
+        "subscribePattern": "a.*",
+        "endingOffsetsByTimestamp": '{"a": {"0": 7, "1": 8}, "b": 9}',
+    }
+    options = chosen(URL | given, Mode.READ)
+    assert options["topicsPattern"] == "a.*"
+    assert options["endingTime"] == {"a-partition-0": 7, "a-partition-1": 8, "b": 9}
+
+
+def test_a_topic_without_partitions_may_be_named_as_its_only_one():
+    assert of_topic({"a-partition-0": 7}, "persistent://public/default/a") == 7
+    assert of_topic({"a-partition-1": 7}, "persistent://public/default/a") is None
+    assert of_topic({"a": 7}, "persistent://public/default/a-partition-3") == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("path", "set the option topic"),
+        ("kafka.bootstrap.servers", r"set service\.url"),
+        ("kafka.security.protocol", r"it is for Kafka; .*pulsar\.client"),
+        ("includeHeaders", "__messageProperties is always there"),
+        ("kafka.group.id", "set subscription"),
+    ],
+)
+def test_what_another_format_has_is_refused_with_what_to_do_here(name, instead):
+    with pytest.raises(NotAllowed, match=f"no option {name}: .*{instead}"):
+        chosen(URL | {name: "x"}, Mode.READ)
 
 
 def test_an_option_of_another_way_is_refused_with_its_way():

@@ -5,7 +5,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.errors import AnalysisException
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import Client
 from pybroker.spark import datasource, register
 from pybroker.spark.columns.shape import Shape, default_schema
@@ -82,6 +84,54 @@ def test_a_table_whose_queries_would_not_know_its_options_is_refused(spark, brok
     spark.sql(f"CREATE TEMPORARY VIEW taken USING pulsar {options}")
     assert spark.sql("SELECT count(*) FROM taken").first()[0] == 100
     spark.sql("DROP VIEW taken")
+
+
+@pytest.mark.spark
+def test_a_save_without_a_mode_appends_and_other_modes_are_refused(spark, broker, topic):
+    rows = spark.sql("select 'more' value")
+
+    def writer():
+        options = {"service.url": broker.service_url, "topic": topic}
+        return rows.write.format("pulsar").options(**options)
+
+    writer().save()
+    writer().mode("append").save()
+    rows.write.options(**{"service.url": broker.service_url}).save(format="pulsar", topic=topic)
+    for mode in ("ignore", "error", "overwrite"):
+        with pytest.raises(NotAllowed, match=f"the mode '{mode}' is not possible"):
+            writer().save(mode=mode)
+    assert read(spark, broker, topic).count() == 103
+
+
+@pytest.mark.spark
+def test_the_mode_of_another_format_is_as_it_was(spark, tmp_path):
+    rows, place = spark.sql("select 'more' value"), str(tmp_path / "rows")
+    rows.write.parquet(place)
+    with pytest.raises(AnalysisException, match="ALREADY_EXISTS"):
+        rows.write.format("parquet").save(place)
+    rows.write.mode("ignore").format("parquet").save(place)
+    assert spark.read.parquet(place).count() == 1
+
+
+@pytest.mark.spark
+def test_a_table_that_nobody_could_read_is_refused_before_it_is_made(
+    spark, broker, topic, tmp_path
+):
+    options = {"service.url": broker.service_url, "topic": topic}
+    rows = spark.sql("select 'more' value")
+    stream = spark.readStream.schema("value string").parquet(str(tmp_path))
+    batch = rows.write.format("pulsar").options(**options)
+    tables = rows.writeTo("unreadable").using("pulsar").options(**options)
+    for refused, instead in (
+        (lambda: batch.saveAsTable("unreadable"), "use save"),
+        (lambda: batch.mode("append").saveAsTable("unreadable"), "use save"),
+        (tables.create, r"use df\.write"),
+        (lambda: stream.writeStream.format("pulsar").toTable("unreadable"), "use start"),
+    ):
+        with pytest.raises(NotAllowed, match=instead):
+            refused()
+    assert not spark.catalog.tableExists("unreadable")
+    assert read(spark, broker, topic).count() == 100
 
 
 @pytest.mark.parametrize(("least", "tasks"), [(1, 1), (3, 3), (1000, 6)])

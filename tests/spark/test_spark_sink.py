@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import Client, ConsumerType, InitialPosition, Message
 from pybroker.demo.topics import create_partitioned, read_all
 from pybroker.testing.broker_process import BrokerProcess
@@ -175,7 +176,7 @@ def test_key_based_entries_are_divided_by_key(spark, broker, topic):
 
 def test_overwriting_is_refused(spark, broker, topic):
     writer = numbers(spark).write.format("pulsar").mode("overwrite")
-    with pytest.raises(PySparkException, match="appends messages to topics"):
+    with pytest.raises(NotAllowed, match="appends messages to topics"):
         writer.options(**{"service.url": broker.service_url, "topic": topic}).save()
 
 

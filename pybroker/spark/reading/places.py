@@ -44,9 +44,11 @@ class Place(NamedTuple):
 
 
 def of_topic(given: Mapping[str, Any], topic: str) -> Any:
-    """The value for a partition in a JSON object by topic: under its own name or its topic's."""
+    """The value for a partition in a JSON object by topic: under its own name or its topic's. A
+    topic without partitions may be named as its only one."""
     name = TopicName.parse(topic)
-    wanted = {str(name), str(name).rpartition("-partition-")[0] if name.partition >= 0 else ""}
+    other = name.partitioned_name if name.partition >= 0 else f"{name}-partition-0"
+    wanted = {str(name), str(other)}
     for key, value in given.items():
         if str(TopicName.parse(key)) in wanted:
             return value
