@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pybroker.spark import exactly_once, register
+from pybroker.spark import exactly_once, register, run
 
 service_url, source, debits, credits, directory = sys.argv[1:6]
 spark = (
@@ -36,4 +36,4 @@ publish = exactly_once(
     split, service_url=service_url, checkpoint=checkpoint, control_topic="ledger-control"
 )
 query = transfers.writeStream.foreachBatch(publish).option("checkpointLocation", checkpoint).start()
-query.awaitTermination()
+run(query)

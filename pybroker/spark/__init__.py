@@ -3,7 +3,7 @@
 register(spark)
 transfers = spark.readStream.format("pulsar").options(service_url=…, topic=…, …).load()
 write = exactly_once(ledger, service_url=…, checkpoint=…, control_topic=…)
-transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start()
+run(transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start())
 
 The names are imported lazily: Spark's Python processes need only a few of them.
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pybroker.spark.decision import BatchRefused, CursorsDisagree
     from pybroker.spark.marker import Marker
     from pybroker.spark.replay import InputLost
+    from pybroker.spark.running import run
     from pybroker.spark.transactional import Fenced, Step, exactly_once
     from pybroker.spark.work import Work
 
@@ -30,6 +31,7 @@ __all__ = [
     "Work",
     "exactly_once",
     "register",
+    "run",
 ]
 
 # No module may have the name of what it defines: its import would shadow that name in the package.
@@ -44,6 +46,7 @@ _MODULES: Final = {
     "Work": "work",
     "exactly_once": "transactional",
     "register": "datasource",
+    "run": "running",
 }
 _PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 

@@ -72,6 +72,15 @@ def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Pa
             with suppress(Timeout):
                 found.append(outputs[0].receive(timeout_millis=2000).data())
         found.append(outputs[1].receive(timeout_millis=30_000).data())
+        while "is running. Ctrl-C stops it." not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline_s
+            with suppress(Timeout):  # more messages are no harm
+                outputs[0].receive(timeout_millis=1000)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0
+        said = (tmp_path / "log").read_text()
+        assert "was stopped" in said
+        assert "Traceback" not in said
     assert found == [b"one lamp", b"one lamp"]
     client.close()
 
