@@ -9,6 +9,7 @@ Spark passes options as text and ignores their case.
 import difflib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -58,6 +59,10 @@ class Option:
         return self.name.endswith("*")
 
 
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN: Final = re.compile(rf"(\d+)\s*({'|'.join(_UNITS_MS)})?")
+
+
 # --- kinds ---------------------------------------------------------------------------------------
 
 
@@ -85,6 +90,14 @@ def whole(given: str) -> int:
     if number <= 0:
         raise ValueError("a whole number above 0")
     return number
+
+
+def span_ms(given: str) -> int:
+    """A duration as Spark writes it, such as 15m; a number alone is in ms."""
+    found = _SPAN.fullmatch(given.strip().lower())
+    if found is None or not int(found[1]):
+        raise ValueError("a duration above 0, such as 15m, 30s or 500ms")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
 def names(given: str) -> tuple[str, ...]:
@@ -188,6 +201,9 @@ OPTIONS: Final = (
     Option("subscriptionPrefix", Mode.READS, text),
     Option("maxBytesPerTrigger", Mode.READ_STREAM, whole),
     Option("maxRowsPerTrigger", Mode.READ_STREAM, whole, aliases=("maxOffsetsPerTrigger",)),
+    Option("minRowsPerTrigger", Mode.READ_STREAM, whole, aliases=("minOffsetsPerTrigger",)),
+    Option("maxTriggerDelay", Mode.READ_STREAM, span_ms, 15 * 60 * 1000),
+    Option("maxRecordsPerPartition", Mode.READS, whole),
     Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
     # Reading by tasks.
     Option("minPartitions", Mode.READS, whole, 1),

@@ -227,6 +227,16 @@ def test_a_split_falls_on_aborted_messages_without_loss(client, reader, monkeypa
     assert sorted(v for part in parts for v in part) == sorted(numbers((0, 10)) * 5 + [b"x"] * 5)
 
 
+@pytest.mark.parametrize(("per_entry", "most"), [(1, 5), (7, 50), (50, 20)])
+def test_no_task_reads_more_records_than_it_may(client, reader, per_entry, most):
+    """An entry is not divided."""
+    publish(client, 350, per_entry=per_entry)
+    found = tasks(reader(maxRecordsPerPartition=str(most)))
+    assert sorted(value for task in found for value in task) == sorted(numbers((0, 350)))
+    assert max(map(len, found)) <= max(most, per_entry)
+    assert len(found) <= 350 / max(most // per_entry, 1) / per_entry + 1
+
+
 def test_little_is_not_split(client, reader):
     publish(client, 10)
     assert len(reader(minPartitions="8").partitions()) == 1

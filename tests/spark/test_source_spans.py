@@ -29,6 +29,7 @@ class FakeSession:
         self.visible = visible
         self._cursor = cursor
         self.began = {}
+        self.entries = {}
         self.incarnation = 1
         # As from a broker that may have been restored from a backup.
         self.published_ms = {}
@@ -65,6 +66,9 @@ class FakeSession:
 
     def backlog(self, name):
         return 0
+
+    def entries_behind(self, topic, position):
+        return self.entries[position]
 
     def reader(self, topic, after, **_):
         return MagicMock(get_backlog=lambda: 0)
@@ -329,3 +333,53 @@ def test_a_sinks_subscription_begins_at_no_time_or_id():
 def test_two_subscriptions_are_refused():
     with pytest.raises(NotAllowed, match="use one of them"):
         reader_of(None, predefinedSubscription="other")
+
+
+LIMITED = {"max_entries_per_trigger": "2"}
+
+
+@pytest.mark.parametrize("left", [[], [Position(5, 0)]])
+def test_messages_that_vanish_before_a_trigger_reads_them_are_missed(left):
+    """A message TTL has taken what a limit left to the next trigger, or the first of it."""
+    session = FakeSession([Position(3, number) for number in range(5)])
+    reader = reader_of(session, **LIMITED)
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    session.visible = [Position(3, 0), Position(3, 1), *left, Position(6, 0)]
+    with pytest.raises(InputLost, match=r"had not read yet .*partition-0 from 3:2 on.*message TTL"):
+        reader.latestOffset(offset, ReadMaxRows(2))
+    accepting = reader_of(session, failOnDataLoss="false", **LIMITED)
+    session.visible = [Position(3, number) for number in range(5)]
+    offset = accepting.latestOffset(accepting.initialOffset(), ReadMaxRows(2))
+    session.visible = [*left, Position(6, 0)]
+    following = accepting.latestOffset(offset, ReadMaxRows(2))
+    assert ends(following)[0] > Position(3, 4)
+
+
+def test_messages_that_were_read_may_vanish_and_others_may_come():
+    session = FakeSession([Position(3, number) for number in range(5)])
+    reader = reader_of(session, **LIMITED)
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    session.visible = [*session.visible[2:], Position(6, 0)]
+    offset = reader.latestOffset(offset, ReadMaxRows(2))
+    assert ends(offset)[0] == Position(3, 3)
+
+
+def test_a_stream_waits_for_as_many_rows_as_a_batch_should_have():
+    session = FakeSession([Position(3, 0)])
+    reader = reader_of(session, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    session.entries = {Position(3, 0): 2}
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
+    assert ends(offset)[0] == Position(3, 0), "the first batch does not wait"
+    session.visible += [Position(3, 1), Position(3, 2)]
+    assert reader.latestOffset(offset, ReadMaxRows(9)) is offset
+    session.visible.append(Position(3, 3))
+    session.entries = {Position(3, 0): 3}
+    assert ends(reader.latestOffset(offset, ReadMaxRows(9)))[0] == Position(3, 3)
+
+
+def test_available_now_does_not_wait_for_more_rows():
+    session = FakeSession([Position(3, 0), Position(3, 1)])
+    reader = reader_of(session, minOffsetsPerTrigger="30", max_entries_per_trigger="1")
+    reader.prepareForTriggerAvailableNow()
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    assert ends(reader.latestOffset(offset, ReadMaxRows(1)))[0] == Position(3, 1)

@@ -156,3 +156,13 @@ def test_a_stream_has_as_many_tasks_as_it_is_asked_for_while_there_are_entries(
     assert len(planned) == tasks
     assert reader.partitions(end, reader.latestOffset(end, ReadAllAvailable()))
     reader.stop()
+
+
+def test_no_task_of_a_stream_reads_more_records_than_it_may(broker, topic):
+    given = {"service.url": broker.service_url, "topic": topic, "startingOffsets": "earliest"}
+    given |= {"maxRecordsPerPartition": "1"}
+    reader = PulsarStreamReader(chosen(given, Mode.READ_STREAM), Shape.of(default_schema()))
+    start = reader.initialOffset()
+    planned = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert len(planned) == 100
+    reader.stop()

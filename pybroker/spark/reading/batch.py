@@ -47,6 +47,7 @@ class PulsarBatchReader(DataSourceReader):
             self._topics.require(name, options[name])
         self._end = _End(options["endingOffsets"], options["endingTime"])
         self._min_partitions: int = options["minPartitions"]
+        self._task_rows: int | None = options["maxRecordsPerPartition"]
         self._disorder_ms: int | None = options["publishTimeDisorderMs"]
         self._narrowing = Narrowing()
 
@@ -82,11 +83,13 @@ class PulsarBatchReader(DataSourceReader):
         sizes = _sizes(survey_of(session), works)
         divided: list[Work] = []
         for work in works:
-            if parts > 1 or sizes[work.topic] > TASK_BYTES:
-                divided += split(session, work, parts, TASK_BYTES)
+            if parts > 1 or sizes[work.topic] > TASK_BYTES or self._task_rows is not None:
+                divided += split(session, work, parts, TASK_BYTES, self._task_rows)
             else:
                 divided.append(work)
         full = math.ceil(sum(sizes.values()) / TASK_BYTES)
+        if self._task_rows is not None:
+            full = len(divided)
         most = max(MOST_TASKS, self._min_partitions, full)
         return [SpanPartition(*some) for some in shared_out(divided, most)]
 

@@ -16,7 +16,7 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 
-# The minimum entries of a range: a task costs a connection.
+# The minimum entries of a range, unless it may have only so many rows: a task costs a connection.
 _LEAST_ENTRIES: Final = 16
 _MAX_LEDGERS: Final = 1000
 _BEHIND_ALL: Final = 2**62
@@ -30,18 +30,25 @@ class _Run(NamedTuple):
 
 
 def split(
-    session: Session, work: Work, parts: int, task_bytes: int | None = None
+    session: Session,
+    work: Work,
+    parts: int,
+    task_bytes: int | None = None,
+    rows: int | None = None,
 ) -> Sequence[Work]:
-    """At least `parts` ranges, given enough entries, of about `task_bytes` at most."""
+    """At least `parts` ranges, given enough entries, of about `task_bytes` and `rows` at most."""
     after, to = work.span
     entries = session.entries_behind(work.topic, after) - session.entries_behind(work.topic, to)
-    wanted = parts
-    if task_bytes is not None:
+    wanted, most = parts, entries
+    if task_bytes is not None or rows is not None:
         sample = session.sample(work.topic, after)
         if sample is None:
             return [work]
-        wanted = max(parts, math.ceil(entries * sample.size_bytes / task_bytes))
-    each = max(_LEAST_ENTRIES, math.ceil(entries / wanted))
+        if task_bytes is not None:
+            wanted = max(wanted, math.ceil(entries * sample.size_bytes / task_bytes))
+        if rows is not None:
+            most = max(1, int(rows / sample.rows))
+    each = min(most, max(_LEAST_ENTRIES, math.ceil(entries / wanted)))
     if entries <= each:
         return [work]
     cuts = [cut for cut in _cuts(session, work, each) if work.span.after < cut < work.span.to]

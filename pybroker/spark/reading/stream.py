@@ -41,15 +41,18 @@ from pybroker.spark.options import Chosen
 from pybroker.spark.reading.acknowledged import acknowledged_behind
 from pybroker.spark.reading.backlog import Backlog
 from pybroker.spark.reading.continuity import Continuity
+from pybroker.spark.reading.delay import Delay
 from pybroker.spark.reading.finished import Finished
 from pybroker.spark.reading.idle import Idleness
 from pybroker.spark.reading.limits import Limits, Sample
+from pybroker.spark.reading.losses import Losses
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
 from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
+from pybroker.spark.reading.unread import Unread
 from pybroker.spark.reading.work import Work
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session, each_of
@@ -78,6 +81,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subscription, self._follows, self._is_own = _subscription(options)
         self._start = _start(options)
         self._min_partitions: int = options["minPartitions"]
+        self._task_rows: int | None = options["maxRecordsPerPartition"]
         self._session: Session | None = None
         # For Trigger.AvailableNow: where each partition ended when the query began.
         self._targets: dict[str, Position] | None = None
@@ -89,6 +93,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._samples: dict[str, Sample] = {}
         self._continuity = Continuity()
         self._idleness = Idleness()
+        self._delay = Delay.of(options)
+        self._unread = Unread()
+        self._losses = Losses(options["failOnDataLoss"])
         self._finished = Finished()
         # Where this run began, if Spark asked, and whether it has planned a batch.
         self._initial: dict[str, Any] | None = None
@@ -135,6 +142,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if following.progress():
             self._known = following.to_json()
             self._has_planned = True
+            self._delay.planned()
         else:
             self._known = start
         return self._known
@@ -172,17 +180,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, span in offset.spans.items()
             if not span.is_empty
         ]
-        most = max(MOST_TASKS, self._min_partitions)
-        return [SpanPartition(*some) for some in shared_out(self._divided(works), most)]
+        divided = self._divided(works)
+        most = max(MOST_TASKS, self._min_partitions, len(divided) if self._task_rows else 0)
+        return [SpanPartition(*some) for some in shared_out(divided, most)]
 
     def _divided(self, works: Sequence[Work]) -> Sequence[Work]:
         """Splits into ranges of entries if there should be more tasks than partitions."""
         parts = -(-self._min_partitions // max(1, len(works)))
-        if parts == 1:
+        if parts == 1 and self._task_rows is None:
             return works
+        rows = self._task_rows
 
         def divided(session: Session) -> list[Work]:
-            return [part for work in works for part in split(session, work, parts)]
+            return [part for work in works for part in split(session, work, parts, rows=rows)]
 
         return self._asking(divided)
 
@@ -261,13 +271,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends(session, before.spans) if self._targets is None else self._targets
         self._require_all(session, before, ends)
         starts = self._starts(session, before, ends)
+        survey = survey_of(session)
+        self._losses.unread(self._unread.lost(survey, starts))
         behind = {
             topic: starts[topic]
             for topic, end in ends.items()
             if starts[topic] < end and end.entry_id >= 0
         }
+        may_wait = limits is not None and self._targets is None
+        if may_wait and self._delay.holds_back(survey, behind):
+            behind = {}
         spans = {topic: _nothing_behind(starts[topic]) for topic in ends}
         spans |= self._spans(session, behind, ends, limits)
+        self._unread.remember(survey, spans, ends)
         acknowledged = {
             topic: [stretch for stretch in stretches if stretch.last > spans[topic].after]
             for topic, stretches in before.acknowledged.items()
@@ -278,31 +294,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, span in spans.items()
             if topic in before.published_ms and span.to == before.spans[topic].to
         }
-        published_ms |= survey_of(session).published({topic: spans[topic].to for topic in behind})
+        published_ms |= survey.published({topic: spans[topic].to for topic in behind})
         return SourceOffset(before.subscription, spans, acknowledged, before.follows, published_ms)
 
     def _require_all(
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
     ) -> None:
-        """Raises InputLost for a topic that is gone."""
+        """Raises InputLost for a topic that is gone, unless the query accepts the loss."""
         gone = [topic for topic in before.spans if topic not in ends]
         # A topic may have been created since the targets were set.
         if gone and self._targets is not None:
             there = self._ends(session, before.spans)
             gone = [topic for topic in gone if topic not in there]
-        self._lost(gone)
-
-    def _lost(self, gone: Sequence[str]) -> None:
-        """Raises InputLost unless the query accepts the loss."""
-        if not gone:
-            return
-        account = f"{', '.join(gone)}, which the query has been reading, is gone"
-        if self._reading.fail_on_data_loss:
-            raise InputLost(
-                f"{account}, including messages the query had not read. To continue without it, "
-                "set failOnDataLoss=false"
-            )
-        log.warning("%s: continuing without it (failOnDataLoss=false)", account)
+        self._losses.gone(gone)
 
     def _starts(
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
@@ -314,7 +318,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             published_ms = before.published_ms.get(topic)
             what = self._continuity.broken(session, topic, reached, published_ms, ends[topic])
             if what is not None:
-                self._set_back(topic, reached, what)
+                self._losses.set_back(topic, reached, what)
                 anew.append(topic)
         if not anew:
             return known
@@ -344,25 +348,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if published_ms == before.published_ms[topic]:
                 self._continuity.is_in_order(session, topic)
 
-    def _set_back(self, topic: str, reached: Position, what: str) -> None:
-        """Raises InputLost unless the query accepts the loss."""
-        account = (
-            f"{topic} is not as the query left it, at {reached}: {what}. The broker "
-            "was restored from an older backup, or the topic was deleted and created again, so "
-            "messages are lost and others have taken their positions"
-        )
-        if self._reading.fail_on_data_loss:
-            raise InputLost(
-                f"{account}. Restore a checkpoint of the same time as the backup; or set "
-                "failOnDataLoss=false to continue at the position of the query's subscription, "
-                "which may repeat what was read since the backup"
-            )
-        log.warning("%s: continuing at the query's cursor (failOnDataLoss=false)", account)
-
     def _require_what_was_untold(self, before: SourceOffset, offset: SourceOffset) -> None:
         """Checks topics and logs once the start is known: before PySpark 4.2 a batch is planned
         without knowing where the previous one ended."""
-        self._lost([topic for topic in before.spans if topic not in offset.spans])
+        self._losses.gone([topic for topic in before.spans if topic not in offset.spans])
 
         def look(session: Session) -> None:
             for topic, span in offset.spans.items():
@@ -370,7 +359,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     reached, published_ms = before.spans[topic].to, before.published_ms.get(topic)
                     what = self._continuity.broken(session, topic, reached, published_ms, span.to)
                     if what is not None:
-                        self._set_back(topic, reached, what)
+                        self._losses.set_back(topic, reached, what)
 
         self._asking(look)
 
