@@ -123,8 +123,13 @@ def _column(frame: DataFrame, name: str | None) -> Column:
     return F.lit(None) if name is None else frame[f"`{name}`"]
 
 
+def _partition(frame: DataFrame, name: str | None) -> Column:
+    return _column(frame, name).cast("bigint")
+
+
 _COLUMNS: Final[Mapping[str, Callable[[DataFrame, str | None], Column]]] = {
     "key": _key,
     "event_time": _event_time,
     "properties": _properties,
+    "partition": _partition,
 }

@@ -78,6 +78,14 @@ def test_outputs_with_other_columns_each_keep_their_own(spark):
     assert not single.HasField("partition_key")
 
 
+def test_a_row_goes_to_the_partition_that_it_names(spark):
+    frame = spark.sql("select string(id) value, id % 2 __partition from range(4)").coalesce(1)
+    partitions = {OUT: [f"{OUT}-partition-{number}" for number in range(2)]}
+    written = publish_outputs({OUT: frame}, partitions, JOB, 0)
+    found = {entry.topic[-1]: entry.batch.message_count for entry in written[0].entries}
+    assert found == {"0": 2, "1": 2}
+
+
 def test_key_based_entries_say_their_key(spark):
     frame = spark.sql("select string(id) value, string(id % 3) key from range(30)").coalesce(1)
     written = publish_outputs({OUT: frame}, {OUT: [OUT]}, JOB, 0, BatchingType.KeyBased)

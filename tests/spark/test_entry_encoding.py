@@ -235,3 +235,34 @@ def test_large_batches_are_encoded_in_slices(monkeypatch):
         for _, content in messages(made)
     ]
     assert contents == [b"%d" % number for number in range(500)]
+
+
+def partitioned(*partitions, keys=None):
+    batch = rows([b"v"] * len(partitions), keys)
+    return batch.append_column("partition", pa.array(partitions, pa.int64()))
+
+
+def test_a_row_goes_to_the_partition_that_it_chooses_whatever_its_key():
+    batch = partitioned(2, 0, None, 2, keys=["a", "a", "a", "b"])
+    found = {topic: entry.message_count for _, topic, entry in encode(batch)}
+    by_key = PARTITIONS[TOPIC][partition_for_key("a", 3)]
+    wanted = {PARTITIONS[TOPIC][2]: 2, PARTITIONS[TOPIC][0]: 1}
+    wanted[by_key] = wanted.get(by_key, 0) + 1
+    assert found == wanted
+
+
+def test_rows_without_a_choice_are_distributed_as_ever():
+    assert encode(partitioned(None, None, None)) == encode(rows([b"v"] * 3))
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_the_topic_does_not_have_is_an_error(partition):
+    with pytest.raises(NotAllowed, match=f"for partition {partition} of .*, which has 3"):
+        encode(partitioned(0, partition))
+
+
+def test_a_topic_without_partitions_has_the_first_one_only():
+    [(_, topic, entry)] = encode(partitioned(0, None), partitions=UNDIVIDED)
+    assert (topic, entry.message_count) == (TOPIC, 2)
+    with pytest.raises(NotAllowed, match=r"for partition 1 of .*, which has 1"):
+        encode(partitioned(1), partitions=UNDIVIDED)

@@ -52,6 +52,14 @@ def test_the_connectors_names():
     }
 
 
+def test_a_row_may_choose_its_partition():
+    assert rows("value binary, partition int").parts == {"partition": "partition"}
+    assert rows("id long, __partition long").parts == {"partition": "__partition"}
+    assert rows("id long, partition int").values == ("id", "partition")
+    with pytest.raises(NotAllowed, match="partition is string; it must be"):
+        rows("value binary, partition string")
+
+
 def test_what_our_source_reads_can_be_written():
     found = rows(
         "key string, value binary, topic string, message_id string, publish_time timestamp,"

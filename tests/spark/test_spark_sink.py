@@ -146,6 +146,16 @@ def test_each_row_goes_to_the_topic_that_it_names(spark, broker, topic):
     assert read(broker, topic) == list(range(100))
 
 
+def test_each_row_goes_to_the_partition_that_it_names(spark, broker, topic):
+    rows = spark.sql("select string(id) value, int(id % 3) partition, 'k' key from range(30)")
+    save(rows, broker, topic)
+    found = {
+        (int(message.data()) % 3, message.topic_name().rpartition("-")[2])
+        for message in read_all(broker.service_url, [topic])
+    }
+    assert found == {(0, "0"), (1, "1"), (2, "2")}
+
+
 @pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd", "snappy"])
 def test_compressed_entries_are_read_as_they_were(spark, broker, topic, codec):
     name = {"pulsar.producer.compressionType": codec}

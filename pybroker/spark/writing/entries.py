@@ -4,9 +4,9 @@ A message of a batch is [size u32][SingleMessageMetadata][value]. All rows' mess
 column; rows that go to the same partition are brought together, and an entry is a slice of the
 column's bytes.
 
-Messages with a key go to the partition of its hash; those without are distributed round-robin by
-whole entries. With BatchingType.KeyBased an entry's messages share their key, which the entry
-states, so that Key_Shared subscriptions distribute them by key.
+A message goes to the partition that its row chooses; or, with a key, to that of its hash. Others
+are distributed round-robin by whole entries. With BatchingType.KeyBased an entry's messages share
+their key, which the entry states, so that Key_Shared subscriptions distribute them by key.
 
 A null value is published as null (`null_value`), and an empty key is a key. A key that is not text
 is written as base64, with the flag that official clients use.
@@ -65,7 +65,7 @@ _NO_KEY: Final = Key(None)
 
 class EntryEncoder:
     """Encodes the rows of one task. Columns: topic, part (int), value, key, event_time (ms),
-    properties (map).
+    properties (map) and, if rows choose their partition, partition (int64, or null).
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class EntryEncoder:
         topic_indices = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         parts = rows.column("part").to_numpy(zero_copy_only=False).astype(np.int64)
         names = topics.dictionary.to_pylist()
-        together = [parts, topic_indices, self._targets(names, topic_indices, keys)]
+        targets = self._targets(names, topic_indices, keys)
+        if "partition" in rows.schema.names:
+            targets = self._chosen(names, topic_indices, rows.column("partition"), targets)
+        together = [parts, topic_indices, targets]
         if self._by_key:
             together.append(_numbered(keys, are_base64))
         for chosen, (part, topic_index, target, *_) in _groups(together):
@@ -122,6 +125,24 @@ class EntryEncoder:
                 found = byte_columns.of(keys.take(pa.array(rows)))
                 targets[rows] = partitions_for_keys(found, len(self._partitions[names[index]]))
         return targets
+
+    def _chosen(
+        self, names: Sequence[str], topics: Numbers, partitions: pa.Array, targets: Numbers
+    ) -> Numbers:
+        """`targets`, or the partition that a row names. Raises NotAllowed for one that its topic
+        does not have."""
+        there = _mask(partitions.is_valid())
+        given = partitions.fill_null(0).to_numpy(zero_copy_only=False)
+        counts = np.array([len(self._partitions[name]) for name in names])[topics]
+        strange = np.flatnonzero(there & ((given < 0) | (given >= counts)))
+        if len(strange):
+            row = int(strange[0])
+            raise NotAllowed(
+                f"A row is for partition {given[row]} of {names[topics[row]]}, which has "
+                f"{counts[row]}: leave its partition null, or make the topic larger"
+            )
+        chosen: Numbers = np.where(there, given, targets)
+        return chosen
 
     def _name(self, topic: str, target: int, part: int) -> str:
         names = self._partitions[topic]

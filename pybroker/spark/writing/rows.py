@@ -1,9 +1,10 @@
 """A DataFrame's columns, and the part of a message that each of them is.
 
 The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
-`__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. A column
-`value` of strings or bytes is the message, and the plain names `topic`, `key`, `event_time` and
-`properties` are then accepted as well. Without a column `value`, all others together are the
+`__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. As with
+Kafka's sink, `__partition` chooses a row's partition. A column `value` of strings or bytes is the
+message, and the plain names `topic`, `key`, `event_time`, `properties` and `partition` are then
+accepted as well. Without a column `value`, all others together are the
 message.
 
 The option `topic` takes precedence over a column of that name, as everywhere in Spark.
@@ -16,9 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    ByteType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
+    ShortType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -36,16 +40,19 @@ _KINDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "key": _TEXT,
     "event_time": _TIME,
     "properties": (MapType,),
+    "partition": (ByteType, ShortType, IntegerType, LongType),
 }
 _CONNECTORS: Final = {
     "__topic": "topic",
     "__key": "key",
     "__eventTime": "event_time",
     "__messageProperties": "properties",
+    "__partition": "partition",
 }
 # Other columns that sources return.
 _READ_ONLY: Final = ("__messageId", "__publishTime")
 _READ_ONLY_OF_OURS: Final = ("message_id", "publish_time")
+# What EntryEncoder always needs. It takes a column `partition` of int64 as well.
 ARROW_TYPES: Final = {
     "topic": pa.string(),
     "key": pa.large_binary(),
@@ -80,6 +87,8 @@ class Rows(NamedTuple):
             "event_time": self._event_times(batch, time_zone),
             "properties": self._part(batch, "properties"),
         }
+        if "partition" in self.parts:
+            arrays["partition"] = batch.column(self.parts["partition"]).cast(pa.int64())
         return pa.RecordBatch.from_pydict(arrays)
 
     def _topics(self, batch: pa.RecordBatch) -> pa.Array:
