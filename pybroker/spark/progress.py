@@ -5,7 +5,7 @@
 prints a line for each batch of each query of the session:
 
     ledger batch 12: 1,000,000 rows, ~100.0 MB, in 8.1 s: 123,457 rows/s; behind: ~9,000,000
-    messages, ~900.0 MB in 4 partitions; transaction (3,17)
+    messages, ~900.0 MB in 4 partitions, up to 72 s old; transaction (3,17)
 
 The line is made from Spark's StreamingQueryProgress, in which a source of this format reports each
 partition's end and backlog as `latestOffset`: see pybroker.spark.reading.backlog. A sink cannot
@@ -87,6 +87,11 @@ class BatchProgress:
     def bytes_behind(self) -> int:
         return sum(each.size_bytes for each in self.backlog.values())
 
+    @property
+    def oldest_behind_s(self) -> float:
+        """The age of the oldest message behind the batch; 0 if there is none or it is unknown."""
+        return max((each.age_ms for each in self.backlog.values()), default=0) / 1000
+
     def line(self) -> str:
         parts = [f"{self.name} batch {self.batch_id}: {self.rows:,} rows"]
         if self.size_bytes:
@@ -98,6 +103,8 @@ class BatchProgress:
             parts.append(
                 f"; behind: {behind} in {waiting} partitions" if waiting else "; caught up"
             )
+            if self.oldest_behind_s:
+                parts.append(f", up to {self.oldest_behind_s:,.0f} s old")
         if self.transaction is not None:
             parts.append(f"; transaction {self.transaction}")
         return "".join(parts)

@@ -15,7 +15,7 @@ def reported(**entries):
     """The backlog of each partition, as the source reports it."""
     return json.dumps(
         {
-            topic: Backlog.of(Position(1, 99), count, SAMPLE).to_json()
+            topic: Backlog.of(Position(1, 99), count, SAMPLE, count * 3).to_json()
             for topic, count in entries.items()
         }
     )
@@ -43,7 +43,7 @@ def test_a_line_has_rows_bytes_rate_backlog_and_transaction():
     batch = BatchProgress.of(progress(reported(a=3000, b=1000, c=0)), TxnId(3, 17))
     assert batch.line() == (
         "ledger batch 12: 1,000,000 rows, ~100.0 MB, in 8.0 s: 125,000 rows/s; "
-        "behind: ~4,000,000 messages, ~400.0 MB in 2 partitions; transaction (3,17)"
+        "behind: ~4,000,000 messages, ~400.0 MB in 2 partitions, up to 9 s old; transaction (3,17)"
     )
 
 
@@ -64,9 +64,15 @@ def test_rates_that_are_none_count_as_nothing():
 
 
 def test_a_backlog_comes_back_as_it_was_reported():
-    backlog = Backlog.of(Position(4, 7), 12, SAMPLE)
+    backlog = Backlog.of(Position(4, 7), 12, SAMPLE, 5000)
     assert Backlog.from_json(backlog.to_json()) == backlog
     assert (backlog.messages, backlog.size_bytes) == (12_000, 1_200_000)
+
+
+def test_a_report_of_an_earlier_version_has_no_age():
+    earlier = Backlog.of(Position(4, 7), 12, SAMPLE, 5000).to_json()
+    del earlier["backlogAgeMs"]
+    assert Backlog.from_json(earlier).age_ms == 0
 
 
 def test_entries_that_nobody_looked_at_count_as_messages():

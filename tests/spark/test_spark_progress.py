@@ -69,6 +69,11 @@ def test_progress_tells_the_backlog_of_each_partition(spark, broker, topic, tmp_
     assert [[each["backlogEntries"] for each in each] for each in found] == [[6, 6], [2, 2], [0, 0]]
     assert [each["backlogMessages"] for each in found[0]] == [60, 60]
     assert [each["backlogBytes"] for each in found[0]] == [3000, 3000]
+    assert [[each["backlogAgeMs"] > 0 for each in each] for each in found] == [
+        [True, True],
+        [True, True],
+        [False, False],
+    ]
     assert {each["last"].partition(":")[2] for each in found[0]} == {"9"}
 
 

@@ -1,7 +1,8 @@
 """A stream's backlog, reported in the query's progress as the source's `latestOffset`.
 
 The number of entries after the newest batch is exact, as counted by the broker, including markers
-and aborted messages. The number of messages and bytes is estimated from a sample.
+and aborted messages. The number of messages and bytes is estimated from a sample. The age is that
+of the oldest message behind the batch, by its publish time, so by its producer's clock.
 """
 
 from collections.abc import Mapping
@@ -21,17 +22,19 @@ class Backlog:
     messages: int
     size_bytes: int
     message_bytes: float  # average size of a message; 0 if none was sampled
+    age_ms: int = 0  # 0 also if it is unknown
 
     @classmethod
-    def of(cls, last: Position, entries: int, sample: Sample | None) -> Self:
+    def of(cls, last: Position, entries: int, sample: Sample | None, age_ms: int = 0) -> Self:
         if sample is None:
-            return cls(last, entries, entries, 0, 0.0)
+            return cls(last, entries, entries, 0, 0.0, age_ms)
         return cls(
             last,
             entries,
             round(entries * sample.rows),
             round(entries * sample.size_bytes),
             sample.size_bytes / max(1.0, sample.rows),
+            age_ms,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -41,6 +44,7 @@ class Backlog:
             "backlogMessages": self.messages,
             "backlogBytes": self.size_bytes,
             "messageBytes": round(self.message_bytes, 1),
+            "backlogAgeMs": self.age_ms,
         }
 
     @classmethod
@@ -51,4 +55,5 @@ class Backlog:
             int(given["backlogMessages"]),
             int(given["backlogBytes"]),
             float(given["messageBytes"]),
+            int(given.get("backlogAgeMs", 0)),
         )

@@ -50,7 +50,7 @@ from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
 from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
-from pybroker.spark.reading.survey import survey_of
+from pybroker.spark.reading.survey import Survey, survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.reading.unread import Unread
 from pybroker.spark.reading.work import Work
@@ -260,8 +260,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic for topic, each in behind.items() if each.entries and topic not in self._samples
         ]
         self._samples |= survey.samples({topic: reached[topic] for topic in strange})
+        ages = _ages_ms(
+            survey, {topic: reached[topic] for topic in behind if behind[topic].entries}
+        )
         return {
-            topic: Backlog.of(each.last, each.entries, self._samples.get(topic))
+            topic: Backlog.of(each.last, each.entries, self._samples.get(topic), ages.get(topic, 0))
             for topic, each in behind.items()
         }
 
@@ -463,6 +466,15 @@ def _require_beginning(offset: SourceOffset) -> None:
                 "Only PySpark 4.2 and later tell a source where a batch begins, and another client "
                 "moved the subscription: set it back to where it was and start the query again"
             )
+
+
+def _ages_ms(survey: Survey, reached: Mapping[str, Position]) -> dict[str, int]:
+    """The age of the first message after each position, if there is one."""
+    if not reached:
+        return {}
+    now_ms = int(time.time() * 1000)
+    published = survey.published(survey.firsts(reached))
+    return {topic: max(0, now_ms - published_ms) for topic, published_ms in published.items()}
 
 
 def _nothing_behind(position: Position) -> Span:
