@@ -15,7 +15,7 @@ JOBS: Final = f"{SPARK_TOPICS}jobs"
 
 _FORMER_START: Final = "spark-"
 _FORMER_QUERY: Final = f"{_FORMER_START}query-"
-_FORMER_JOBS: Final = f"{_FORMER_START}jobs"
+FORMER_JOBS: Final = f"{_FORMER_START}jobs"
 _ID_PARTS: Final = 5
 
 
@@ -31,7 +31,7 @@ def is_former(local_name: str) -> bool:
     """Whether an earlier version may have given this name to a topic of its own."""
     query_id = local_name.removeprefix(_FORMER_QUERY)
     is_query = query_id != local_name and len(query_id.split("-")) == _ID_PARTS
-    return is_query or local_name == _FORMER_JOBS
+    return is_query or local_name == FORMER_JOBS
 
 
 def asks_for_former(pattern: str) -> bool:
@@ -44,6 +44,17 @@ def first_partition(session: Session, topic: str, former: str = "") -> str:
     if former and exists(session, former):
         topic = former
     return session.partitions(topic)[0]
+
+
+def first_partition_for_jobs(session: Session, topic: str, former: str) -> str:
+    """The same for jobs, which leave nothing that another one needs: `former` is used only where a
+    broker creates no topics and somebody has created that one."""
+    try:
+        return session.partitions(topic)[0]
+    except TopicNotFound:
+        if not former or not exists(session, former):
+            raise
+    return session.partitions(former)[0]
 
 
 def exists(session: Session, topic: str) -> bool:

@@ -2,12 +2,17 @@
 
 from functools import partial
 
-from pybroker.client import Client, EncodedBatch, InitialPosition, encode_batch
+import pytest
+
+from pybroker.base.errors import InvalidTxnStatus
+from pybroker.base.names import TopicName
+from pybroker.client import Client, EncodedBatch, InitialPosition, MessageId, encode_batch
 from pybroker.spark.chain import Chain
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, write
 from pybroker.spark.writing.batch_end import BatchEnd
 from pybroker.spark.writing.entries import Destined
+from pybroker.spark.writing.job_end import JobEnd
 from pybroker.spark.writing.notes import NoteBook
 from pybroker.testing import broker
 
@@ -49,3 +54,28 @@ def test_what_tasks_leave_open_is_ended_where_topics_are_made_with_partitions():
                 b"behind both",
             ]
             assert given_up.txn_id not in (None, accepted.txn_id)
+
+
+@pytest.mark.parametrize("created", ["__spark-jobs", "spark-jobs"])
+def test_jobs_are_noted_where_a_broker_creates_no_topics_and_one_of_the_names_exists(created):
+    with broker(allow_auto_topic_creation=False) as running:
+        connect = partial(Client, running.service_url, enable_transaction=True)
+        topic, former, there = (
+            f"persistent://public/default/{name}"
+            for name in ("__spark-jobs", "spark-jobs", created)
+        )
+        for name in map(TopicName.parse, (there, OUT)):
+            running.call(lambda served, name=name: served.topics.create(name))
+        with connect() as client:
+            job_id = client.new_transaction(TIMEOUT_MS).txn_id
+            notes = NoteBook.of_job(topic, "job", former)
+            job = Job(connect, job_id, notes, TIMEOUT_MS, max_driver_bytes=1)
+            killed, accepted = (
+                write(job, [Destined(0, OUT, encode_batch([content]))])
+                for content in (b"of nobody", b"accepted")
+            )
+            JobEnd(job, [accepted]).commit()
+            reader = client.create_reader(OUT, MessageId.earliest)
+            assert reader.read_next(60_000).data() == b"accepted"
+            with pytest.raises(InvalidTxnStatus):
+                client.attach_transaction(killed.txn_id).commit()

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 
 from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.spark.control_topics import first_partition
+from pybroker.spark.control_topics import first_partition, first_partition_for_jobs
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
 
@@ -44,10 +44,12 @@ class NoteBook(NamedTuple):
     former: str = ""
 
     @classmethod
-    def of_job(cls, topic: str, job_id: str) -> Self:
-        return cls(topic, job_id, kept_by=_OF_ALL_JOBS)
+    def of_job(cls, topic: str, job_id: str, former: str = "") -> Self:
+        return cls(topic, job_id, kept_by=_OF_ALL_JOBS, former=former)
 
     def place(self, session: Session) -> str:
+        if self.kept_by:
+            return first_partition_for_jobs(session, self.topic, self.former)
         return first_partition(session, self.topic, self.former)
 
     def keep(self, session: Session) -> Position:

@@ -23,7 +23,7 @@ from pybroker.base.errors import IncompatibleSchema, MetadataError, NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.client import BatchingType, CompressionType, SchemaType, TopicSchema
 from pybroker.spark.chain import Chain
-from pybroker.spark.control_topics import JOBS, former_of_query, of_query
+from pybroker.spark.control_topics import FORMER_JOBS, JOBS, former_of_query, of_query
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session
@@ -100,7 +100,7 @@ class Plan:
         return Job(
             self.endpoint.connect,
             txn.txn_id,
-            NoteBook.of_job(self.beside(JOBS), str(uuid.uuid4())),
+            NoteBook.of_job(self.beside(JOBS), str(uuid.uuid4()), self._former(FORMER_JOBS)),
             self._transaction_timeout_ms,
             self._max_driver_bytes if by_tasks else None,
             self._schema,
@@ -135,8 +135,12 @@ class Plan:
         return f"persistent://{TopicName.parse(self.rows.topic).namespace_name}/{local_name}"
 
     def notes_of(self, query_id: str, batch_id: int) -> NoteBook:
-        former = "" if self.control_topic else self.beside(former_of_query(query_id))
+        former = self._former(former_of_query(query_id))
         return NoteBook(self.beside(of_query(query_id)), query_id, batch_id, former=former)
+
+    def _former(self, local_name: str) -> str:
+        """A topic that the user has chosen never had another name."""
+        return "" if self.control_topic else self.beside(local_name)
 
     def checkpoint(self, all_checkpoints: str | None) -> str:
         """The stream's checkpoint; `all_checkpoints` is the configured folder of named queries'
