@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
+from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.eos_check.clean_run import clean_run
 from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule, Victim
@@ -69,6 +70,7 @@ class Explored:
     run_s: float = 0.0  # time per run, divided by the number of concurrent runs
     clean_s: float = 0.0  # duration of the runs without faults
     out_of_time: bool = False
+    unjudged: list[str] = field(default_factory=list)  # topics that the pipeline wrote to
     disordered: int = 0  # runs that were out of order by key, unless order is a promise
     disorder: str = ""  # an example
     counter_example: CounterExample | None = None
@@ -112,6 +114,7 @@ class Exploration:
             self.explored.clean_s = time.monotonic() - began_s
             faults = singles(first.passings[0], first.inner)
             kinds = _kinds(faults, second)
+            self.explored.unjudged = _unjudged(self._settings, first, second)
             self.explored.singles = len(faults)
             self.explored.kinds = len(kinds)
             failed, done = None, set[Kind]()
@@ -389,6 +392,22 @@ def _kinds(faults: Iterable[Fault], second: RunResult) -> list[Kind]:
     """The kinds of those faults whose steps the second run passed too: a third run should."""
     passed = {*second.passings[0], *second.inner}
     return list(dict.fromkeys(fault.kind for fault in faults if fault.passing in passed))
+
+
+def _unjudged(settings: Settings, *clean: RunResult) -> list[str]:
+    """Topics that the pipeline writes to, does not read, and nobody judges."""
+    steps = {passing.step for each in clean for passing in each.passings[0]}
+    judged = {*settings.outputs, settings.input}
+    known = {_short(topic) for topic in judged}
+    read = {_short(step.topic) for step in steps if step.command == "SUBSCRIBE"}
+    written = {_short(step.topic) for step in steps if step.command == "SEND"}
+    return sorted(written - read - known)
+
+
+def _short(topic: str) -> str:
+    """Without what belongs to a partition, and to the default namespace."""
+    whole = TopicName.parse(topic).partitioned_name
+    return str(whole).removeprefix("persistent://public/default/")
 
 
 def _at_start(*clean: RunResult) -> frozenset[Passing]:

@@ -36,6 +36,7 @@ _TURN_S: Final = 0.05
 _ROOM_BYTES: Final = 4 * 1024 * 1024  # below a quarter of it, brokers refuse messages
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
+_FORGOTTEN_S: Final = 10.0  # without a request, though there is work left
 # share of the run's limit; then the input is published without a subscription
 _SUBSCRIBED_WITHIN: Final = 0.5
 _NEXT_WAVE_WITHIN_S: Final = 5.0
@@ -438,6 +439,8 @@ class _Run:
     def _has_caught_up(self, quiet_s: float) -> bool:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
             return False  # it is still starting, and may have work left
+        if self._has_timed_out(quiet_s):
+            return False
         backlogs = self._backlogs.answer(self._moved_s)
         settled = quiet_s >= self._settle_s()
         wanted = self._wanted()
@@ -462,11 +465,29 @@ class _Run:
         return max(self._settings.settle_s, _TIMES_PAUSE * pause_s)
 
     def _abort_abandoned(self) -> None:
-        for txn, life in list(self._open.items()):
-            if life < self._pipeline.lives:
-                self._open.pop(txn, None)
-                self._topics.abort(txn)
-                self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
+        self._abort([txn for txn, life in self._open.items() if life < self._pipeline.lives])
+
+    def _has_timed_out(self, quiet_s: float) -> bool:
+        """Ends what the pipeline left open if it has stopped before all is done. What a transaction
+        holds back is not lost: its timeout comes, and then the topics can be judged.
+        """
+        if self._clean is None or not self._open or quiet_s < self._settle_s():
+            return False
+        if not any(self._judged_backlogs().values()):  # then it is over, unless output is missing
+            outputs = self._outputs.answer(self._moved_s)
+            if same(outputs, self._clean.outputs, self._settings.identity):
+                return False
+        elif quiet_s < _FORGOTTEN_S:
+            return False
+        self._abort(list(self._open))
+        return True
+
+    def _abort(self, transactions: list[Txn]) -> None:
+        """Ends transactions as their timeouts would."""
+        for txn in transactions:
+            life = self._open.pop(txn, 0)
+            self._topics.abort(txn)
+            self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
 
 
 def _check_room(directory: Path) -> None:

@@ -15,11 +15,14 @@ from pybroker.base.colours import BOLD, GREEN, RED, YELLOW, coloured
 from pybroker.eos_check.drawing import page
 from pybroker.eos_check.exploration import Explored
 from pybroker.eos_check.faults import Kind
+from pybroker.eos_check.run_result import RunResult
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.timeline import Row, as_text, rows
+from pybroker.eos_check.words import printable
 
 _BREACHES_SHOWN: Final = 5
 _KINDS_SHOWN: Final = 3
+_WORDS_SHOWN: Final = 12  # lines
 _SPARE_TIME: Final = 1.5  # runs differ in duration
 _WHOLE_S: Final = 30  # advised time limits are multiples of this
 
@@ -65,12 +68,15 @@ def report(settings: Settings, explored: Explored, file: Path | None, took_s: fl
         count = found.settings.messages
         facts.insert(0, f"with {count} {'message' if count == 1 else 'messages'}: {faults}")
         _print_example(facts[0], told, findings)
+        facts += _last_words(found.result)
     for line in facts:
         print(f"  {line}")
     reached = verdict(explored)
     title = _TITLES[reached]
     if reached is Verdict.EXACTLY_ONCE and explored.singles_tried < explored.singles:
         title += f", at {explored.singles_tried} of {explored.singles} crashes"
+    if reached is Verdict.EXACTLY_ONCE and explored.unjudged:
+        title += f", but {', '.join(explored.unjudged)} was not judged"
     print("\n" + coloured(title, f"{BOLD};{_COLOURS[reached]}"), flush=True)
     if file is not None:
         command = f"command: {shlex.join(settings.command)}"
@@ -86,6 +92,15 @@ def _print_example(summary: str, told: Sequence[Row], findings: Sequence[str]) -
         print(coloured(f"  {each}", RED))
     if len(findings) > _BREACHES_SHOWN:
         print(f"  and {len(findings) - _BREACHES_SHOWN} more")
+
+
+def _last_words(result: RunResult) -> list[str]:
+    """What a pipeline said last that did not catch up, or that ended by itself."""
+    ended = any(event.what == "PIPELINE ENDED" for event in result.events)
+    lines = result.log.splitlines()[-_WORDS_SHOWN:] if result.stuck or ended else []
+    return ["the pipeline's last output:", *(f"  {printable(line)}" for line in lines)] * bool(
+        lines
+    )
 
 
 def _tried(explored: Explored, took_s: float) -> list[str]:
@@ -104,6 +119,12 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
         lines.append(
             f"out of order by key in {explored.disordered} runs (--ordered makes this fail), such "
             f"as: {explored.disorder}"
+        )
+    if explored.unjudged:
+        options = " ".join(f"--output {topic}" for topic in explored.unjudged)
+        lines.append(
+            f"the pipeline also writes to {', '.join(explored.unjudged)}, which nobody judges: add "
+            f"{options}, unless anything may be there"
         )
     if explored.missed:
         lines.append(

@@ -2,8 +2,11 @@
 
 import pytest
 
-from pybroker.eos_check.exploration import Explored
+from pybroker.eos_check.connection_trace import Event
+from pybroker.eos_check.exploration import CounterExample, Explored, _unjudged
 from pybroker.eos_check.faults import Kind, Passing, Phase, Step, Victim
+from pybroker.eos_check.judgement import Breach, Promise
+from pybroker.eos_check.run_result import RunResult
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.verdict import report
 
@@ -57,8 +60,55 @@ def test_a_counter_example_is_enough(capsys, kinds, a_counter_example):
 
 @pytest.fixture
 def a_counter_example():
-    from pybroker.eos_check.exploration import CounterExample
-    from pybroker.eos_check.judgement import Breach, Promise
-    from pybroker.eos_check.run_result import RunResult
-
     return CounterExample(Settings(("run",)), RunResult(()), [Breach(Promise.LOST, "x")])
+
+
+def test_a_topic_that_nobody_judged_is_named_with_the_verdict(capsys):
+    assert report(Settings(("run",)), explored(unjudged=["audit-log"]), None, 12.0) == 0
+    said = capsys.readouterr().out
+    assert "the pipeline also writes to audit-log, which nobody judges: add --output audit" in said
+    assert "\nEXACTLY ONCE, at 9 of 40 crashes, but audit-log was not judged\n" in said
+
+
+def test_topics_that_are_judged_or_read_are_not_named():
+    settings = Settings(("run",), outputs=("persistent://public/default/out", "second"))
+    steps = [Step("SUBSCRIBE", "stages"), *(Step("SEND", topic) for topic in WRITTEN)]
+    passings = [Passing(step, phase) for step in steps for phase in Phase]
+    assert _unjudged(settings, RunResult((), passings=[passings])) == [
+        "audit",
+        "persistent://t/n/log",
+    ]
+
+
+WRITTEN = (
+    "out",
+    "persistent://public/default/second-partition-1",
+    "eos-input",  # back into the input
+    "stages",
+    "audit-partition-0",
+    "audit-partition-1",
+    "persistent://t/n/log",
+)
+
+
+@pytest.mark.parametrize("event", ["stuck", "PIPELINE ENDED"])
+def test_a_pipeline_that_could_not_go_on_has_the_last_word(capsys, tmp_path, event):
+    page = tmp_path / "page.html"
+    result = RunResult((), log="first\nREASON: \x1b[31mthe lock is still there\n")
+    if event == "stuck":
+        result.stuck = "it exited on its own 21 times, the last time with code 1"
+    else:
+        result.events.append(Event(event))
+    example = CounterExample(Settings(("run",)), result, [Breach(Promise.STUCK, "x")])
+    assert report(Settings(("run",)), explored(counter_example=example), page, 12.0) == 1
+    said = capsys.readouterr().out
+    assert "  the pipeline's last output:\n" in said
+    assert "REASON: " in said
+    assert "\x1b[31m" not in said.partition("REASON")[2].partition("\n")[0]
+    assert "the lock is still there" in page.read_text()
+
+
+def test_a_pipeline_that_went_on_has_no_last_word(capsys, a_counter_example):
+    a_counter_example.result.log = "hello"
+    report(Settings(("run",)), explored(counter_example=a_counter_example), None, 12.0)
+    assert "hello" not in capsys.readouterr().out
