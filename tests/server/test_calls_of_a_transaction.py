@@ -98,7 +98,7 @@ def test_calls_of_a_transaction_with_one_message() -> None:
 
 
 def test_calls_of_a_transaction_with_one_message_and_one_acknowledgement() -> None:
-    assert _calls_of_each(acknowledges=True) <= 542
+    assert _calls_of_each(acknowledges=True) <= 541
 
 
 def _calls_of_each(acknowledges: bool) -> float:

@@ -314,7 +314,7 @@ class TransactionCoordinator:
         self._store.apply(ended)
         now_ms = self._clock.now_ms()
         self._execution_ms.add(max(0, now_ms - transaction.opened_at_ms))
-        self._noted_ended.note(transaction, action, why, now_ms)  # may shorten its participants
+        self._noted_ended.note(transaction, action, why, now_ms)
         self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)

@@ -99,7 +99,7 @@ class ParticipantEnds:
         self._given_up: deque[Retry] = deque(maxlen=_GIVEN_UP_KEPT)
         self._undecided: dict[TxnId, _EndEverywhere] = {}  # told before their decision is durable
         self._numbers = count()
-        self._repeated: dict[tuple[Participant, TxnAction], RepeatedEnds] = {}
+        self.repeated: dict[tuple[Participant, TxnAction], RepeatedEnds] = {}  # usually none
 
     def retries(self) -> list[Retry]:
         return list(self._retries.values())
@@ -140,21 +140,21 @@ class ParticipantEnds:
 
     def must_queue(self, participant: Participant, action: TxnAction) -> bool:
         """Whether an earlier end has to be repeated first."""
-        return bool(self._repeated) and (participant, action) in self._repeated
+        return (participant, action) in self.repeated
 
     def repeat(self, end: "_EndAgain") -> None:
         key = end.participant, end.action
-        if (queue := self._repeated.get(key)) is not None:
+        if (queue := self.repeated.get(key)) is not None:
             queue.add(end)
         else:
-            queue = self._repeated[key] = RepeatedEnds(end)
+            queue = self.repeated[key] = RepeatedEnds(end)
             self.tasks.start(self._repeat(key, queue), f"ends of {end.participant} again")
 
     async def _repeat(self, key: tuple[Participant, TxnAction], queue: RepeatedEnds) -> None:
         try:
             await queue.run()
         finally:
-            del self._repeated[key]
+            del self.repeated[key]
 
     def give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
         log.error("Transaction %s ends without %s: %s", txn_id, participant, error)
@@ -187,6 +187,23 @@ class ParticipantEnds:
 class _EndEverywhere:
     """The end of one transaction."""
 
+    __slots__ = (
+        "_all_told",
+        "_answering",
+        "_decided",
+        "_ends",
+        "_followed",
+        "_has_turn",
+        "_is_telling",
+        "_low_watermark",
+        "_retrying",
+        "_to_tell",
+        "_told_later",
+        "action",
+        "number",
+        "txn_id",
+    )
+
     def __init__(
         self,
         ends: ParticipantEnds,
@@ -218,7 +235,7 @@ class _EndEverywhere:
         first = list(islice(self._to_tell, _AT_ONCE))
         self._all_told = len(first) < _AT_ONCE
         for participant in first:
-            if self._ends.must_queue(participant, self.action):
+            if self._ends.repeated and self._ends.must_queue(participant, self.action):
                 self._told_later.append(participant)
                 continue
             try:
@@ -263,7 +280,7 @@ class _EndEverywhere:
         if participant is None:
             self._all_told = True
             return
-        if self._ends.must_queue(participant, self.action):
+        if self._ends.repeated and self._ends.must_queue(participant, self.action):
             self._ends.note_waiting(self.txn_id, participant)
             self._repeat(participant)
             return
