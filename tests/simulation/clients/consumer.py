@@ -296,12 +296,11 @@ class OwnConsumer:
         return len(self._asked) - 1
 
     async def _acknowledge(self, copies: list[Copy], txn: Any, cumulative: bool) -> None:
-        for copy in copies:
-            message = self._messages[copy]
-            if cumulative:
-                await self._consumer.acknowledge_cumulative(message, txn=txn)
-            else:
-                await self._consumer.acknowledge(message, txn=txn)
+        messages = [self._messages[copy] for copy in copies]
+        if cumulative:
+            await self._consumer.acknowledge_cumulative(messages[-1], txn=txn)
+        else:
+            await self._consumer.acknowledge(messages, txn=txn)
 
     async def answer_to(self, request_id: int) -> None:
         """Raises Conflict, and the client's errors."""
