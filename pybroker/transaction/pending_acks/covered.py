@@ -23,7 +23,9 @@ from pybroker.transaction.pending_acks.records import (
 
 # A ledger's id, and its first and last entry.
 EntryRun = tuple[int, int, int]
-_ACKNOWLEDGED: Final = "it is already acknowledged"
+_AGAIN: Final = "abort, ask for redelivery, and acknowledge the messages you then receive"
+_ACKNOWLEDGED: Final = f"it is already acknowledged: {_AGAIN}"
+HELD_BY_ANOTHER: Final = f"an open transaction has acknowledged it, too: {_AGAIN}"
 
 
 class Covered:
@@ -66,13 +68,14 @@ class Covered:
                     raise Conflict(PendingAck(Position(ledger_id, start)), _ACKNOWLEDGED)
         for part in self._whole:
             if cursor.unacked_indexes(part.position) is not None:
-                raise Conflict(part, "a part of the batch is already acknowledged")
+                raise Conflict(part, f"a part of the batch is already acknowledged: {_AGAIN}")
         for position, part in self._parts.items():
             if cursor.is_deleted(position):
                 raise Conflict(part, _ACKNOWLEDGED)
             unacked = cursor.unacked_indexes(position)
             if unacked is not None and (acked := part.acked_indexes & ~unacked):
-                raise Conflict(part, f"{indexes_in_words(acked)} of the batch already acknowledged")
+                what = f"{indexes_in_words(acked)} of the batch already acknowledged"
+                raise Conflict(part, f"{what}: {_AGAIN}")
 
     def spared(
         self, ack: PendingAck, cursor: ManagedCursor, own: AcksOfTransaction | None, most: int

@@ -23,7 +23,7 @@ from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
-from pybroker.transaction.pending_acks.covered import Covered
+from pybroker.transaction.pending_acks.covered import HELD_BY_ANOTHER, Covered
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     HELD_WHOLE,
@@ -210,7 +210,7 @@ class PendingAckState:
         covered.require_unacknowledged(self._cursor)
         for position, held in self._held_by_others(txn_id, ack.position).items():
             if held.bits & covered.bits_of(position):
-                raise Conflict(PendingAck(position), _HELD)
+                raise Conflict(PendingAck(position), HELD_BY_ANOTHER)
 
     def _held_by_others(self, txn_id: TxnId, up_to: Position) -> dict[Position, Held]:
         held = self.held_singly(self._cursor.mark_delete_position, up_to)
