@@ -43,6 +43,10 @@ def examine(config: BrokerConfig | ValueError, data_dir: Path) -> Iterator[Findi
     yield check_descriptors(config)
     yield check_memory()
     yield check_java()
+    if config.metadata_store_url:  # imported on use: a broker that is alone does not load it
+        from pybroker.doctor.cluster import check_cluster
+
+        yield from check_cluster(config)
 
 
 def _count(findings: Sequence[Finding], level: Level) -> int:
