@@ -79,10 +79,9 @@ class LiveBrokers:
         """Call after `join`: of two brokers that differ, at least the later one notices. Raises
         DifferentSettings, ZooKeeperError.
         """
-        await self.current()
-        for path, node in self._mirror.nodes.items():
-            other = path.removeprefix(f"{ROOT}/")
-            if other == broker_id:
+        for other in await self.current():
+            node = self._mirror.nodes.get(f"{ROOT}/{other}")
+            if other == broker_id or node is None:
                 continue
             for key, said in common_of(node.value).items():
                 if key in common and common[key] != said:

@@ -51,7 +51,8 @@ class MessageExpiry:
 
 
 def _wanted(topic: Topic) -> bool:
-    return topic.policies[MESSAGE_TTL] > 0 and not is_kept_by_its_name(topic.name)
+    kept = topic.name.system or is_kept_by_its_name(topic.name)
+    return topic.policies[MESSAGE_TTL] > 0 and not kept
 
 
 async def expire_older(

@@ -152,8 +152,7 @@ class BacklogQuotas:
 
     def follow(self, topic: ServedTopic) -> None:
         if isinstance(topic, Topic):
-            limited = topic.policies.made(_limited)
-            topic.quota = TopicQuota(topic, self._clock) if limited else None
+            topic.quota = TopicQuota(topic, self._clock) if _wanted(topic) else None
             self._rounds.follow(topic)
 
     async def _keep(self, topic: Topic) -> None:
@@ -161,7 +160,7 @@ class BacklogQuotas:
 
 
 def _wanted(topic: Topic) -> bool:
-    return topic.policies.made(_limited)
+    return topic.policies.made(_limited) and not topic.name.system
 
 
 def _limited(policies: Effective) -> bool:

@@ -27,7 +27,8 @@ class SubscriptionExpiry:
 
 
 def _wanted(topic: ServedTopic) -> bool:
-    return topic.policies[SUBSCRIPTION_EXPIRY] > 0 and not is_kept_by_its_name(topic.name)
+    kept = topic.name.system or is_kept_by_its_name(topic.name)
+    return topic.policies[SUBSCRIPTION_EXPIRY] > 0 and not kept
 
 
 async def _expire(topic: ServedTopic) -> None:
