@@ -239,7 +239,8 @@ def test_large_batches_are_encoded_in_slices(monkeypatch):
 
 def partitioned(*partitions, keys=None):
     batch = rows([b"v"] * len(partitions), keys)
-    return batch.append_column("partition", pa.array(partitions, pa.int64()))
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    return pa.RecordBatch.from_pydict(columns | {"partition": pa.array(partitions, pa.int64())})
 
 
 def test_a_row_goes_to_the_partition_that_it_chooses_whatever_its_key():
