@@ -52,7 +52,6 @@ from pybroker.security.tls_contexts import TlsContexts
 from pybroker.server.audited import audited_handlers
 from pybroker.server.disconnections import Disconnections
 from pybroker.server.frame_budget import FrameBudget
-from pybroker.server.guarded import Revocations, guarded_handlers
 from pybroker.server.handler import Handler
 from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from pybroker.console.door import Door
     from pybroker.faults.registry import Faults
     from pybroker.security.identity import Identity
+    from pybroker.server.guarded import Revocations
     from pybroker.server.local.connection import LocalConnections
 
 log = logging.getLogger("pybroker")
@@ -137,7 +137,9 @@ class Broker:
         self.authorizer = _authorizer(config, self.permissions)
         handlers: Mapping[int, Handler] = HANDLERS
         if self.authentication is not None:
-            handlers = guarded_handlers(HANDLERS, self.authorizer)
+            from pybroker.server import guarded
+
+            handlers = guarded.guarded_handlers(HANDLERS, self.authorizer)
         self._services = Services(
             authentication=self.authentication,
             topics=self.topics,
@@ -158,7 +160,9 @@ class Broker:
         self.server = _server(self._services, audited_handlers(handlers), faults)
         self.revocations: Revocations | None = None
         if self.authorizer is not None:
-            self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)
+            from pybroker.server import guarded
+
+            self.revocations = guarded.Revocations(self.authorizer, lambda: self.server.sessions)
             self.permissions.watch(self.revocations.changed)
 
     def _pass_faults(self, faults: "Faults") -> None:

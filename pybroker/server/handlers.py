@@ -1,20 +1,17 @@
 """Maps commands to handlers: one table, the broker's whole wire interface."""
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 from pybroker.base.errors import PulsarError
 from pybroker.server import (
     on_acknowledge,
-    on_ask_topics,
-    on_ask_transaction,
     on_connect,
     on_consume,
-    on_fence_sessions,
     on_metadata,
     on_produce,
-    on_topic_list,
     on_transaction,
-    on_transaction_group,
 )
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler
@@ -27,6 +24,17 @@ _T = pb.BaseCommand
 def _close_on_error(session: Connection, body: Any, error: PulsarError) -> None:
     session.write(commands.error(2**64 - 1, error))
     session.close(str(error))
+
+
+def _late(module: str, name: str) -> Callable[..., Any]:
+    """A function for commands that most brokers never receive. Its module is imported with the
+    first of them.
+    """
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"pybroker.server.{module}"), name)(*arguments)
+
+    return call
 
 
 def _of_producer(body: Any) -> tuple[str, int]:
@@ -63,15 +71,19 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer_error=on_metadata.partitioned_metadata_failed,
     ),
     _T.GET_TOPICS_OF_NAMESPACE: Handler(
-        "getTopicsOfNamespace", immediate=on_topic_list.topics_of_namespace
+        "getTopicsOfNamespace", immediate=_late("on_topic_list", "topics_of_namespace")
     ),
     _T.WATCH_TOPIC_LIST: Handler(
-        "watchTopicList", deferred=on_topic_list.watch, ordered_by=_of_watcher
+        "watchTopicList", deferred=_late("on_topic_list", "watch"), ordered_by=_of_watcher
     ),
     _T.WATCH_TOPIC_LIST_CLOSE: Handler(
-        "watchTopicListClose", deferred=on_topic_list.close_watch, ordered_by=_of_watcher
+        "watchTopicListClose",
+        deferred=_late("on_topic_list", "close_watch"),
+        ordered_by=_of_watcher,
     ),
-    _T.ASK_TOPICS: Handler("askTopics", deferred=on_ask_topics.ask_topics, ordered_by=_of_readings),
+    _T.ASK_TOPICS: Handler(
+        "askTopics", deferred=_late("on_ask_topics", "ask_topics"), ordered_by=_of_readings
+    ),
     _T.GET_SCHEMA: Handler(
         "getSchema",
         deferred=on_metadata.get_schema,
@@ -140,18 +152,18 @@ HANDLERS: Final[dict[int, Handler]] = {
     ),
     _T.ASK_TRANSACTION: Handler(
         "askTransaction",
-        deferred=on_ask_transaction.ask_transaction,
-        answer_error=on_ask_transaction.failed,
+        deferred=_late("on_ask_transaction", "ask_transaction"),
+        answer_error=_late("on_ask_transaction", "failed"),
     ),
     _T.TRANSACTION_GROUP: Handler(
         "transactionGroup",
-        deferred=on_transaction_group.transaction_group,
-        answer_error=on_transaction_group.failed,
+        deferred=_late("on_transaction_group", "transaction_group"),
+        answer_error=_late("on_transaction_group", "failed"),
     ),
     _T.FENCE_SESSIONS: Handler(
         "fenceSessions",
-        deferred=on_fence_sessions.fence_sessions,
-        answer_error=on_fence_sessions.failed,
+        deferred=_late("on_fence_sessions", "fence_sessions"),
+        answer_error=_late("on_fence_sessions", "failed"),
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pybroker.broker.topic_lists.lists import TopicList
-from pybroker.broker.topic_lists.pattern import TopicPattern
 from pybroker.broker.topic_lists.watches import Change, TopicWatches
 from pybroker.wire import commands
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic_lists.pattern import TopicPattern
 
 
 class Watcher:
@@ -18,7 +21,7 @@ class Watcher:
         write: Callable[[bytes], None],
         watcher_id: int,
         namespace: str,
-        pattern: TopicPattern,
+        pattern: "TopicPattern",
     ) -> None:
         self._watches = watches
         self._write = write

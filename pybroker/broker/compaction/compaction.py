@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
@@ -23,7 +23,6 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, compacted_log, compacted_logs
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.compaction.compacted_log import BadRecord, CompactedLog
-from pybroker.broker.compaction.compactor import Outcome, Span, compact
 from pybroker.broker.compaction.tombstones import PROPERTY as TOMBSTONES
 from pybroker.broker.compaction.tombstones import tombstones_of
 from pybroker.broker.dispatch.entry_reader import HiddenRanges
@@ -31,6 +30,9 @@ from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD
 from pybroker.broker.tenants import Conflict
+
+if TYPE_CHECKING:
+    from pybroker.broker.compaction.compactor import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +276,7 @@ class Compaction:
             duration_ms=max(0, ended_ms - began_ms),
         )
 
-    async def _compact(self) -> Outcome | None:
+    async def _compact(self) -> "Outcome | None":
         """None if there is nothing new since the last compaction, and nothing to drop."""
         topic, before = self._topic, self._record
         lost, retention_s = self._lost, topic.policies[COMPACTION_DELETE_RETENTION]
@@ -294,6 +296,8 @@ class Compaction:
             )
         old = None if lost else await self.log()
         new = await self._open(generation)
+        from pybroker.broker.compaction.compactor import Span, compact  # few topics need it
+
         span = Span(topic.ledger, topic.hidden, old, first, horizon)
         try:
             retain_null_key = topic.config.topic_compaction_retain_null_key

@@ -11,14 +11,16 @@ same pattern share the work.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, Tasks
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
-from pybroker.broker.topic_lists.pattern import TopicPattern
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic_lists.pattern import TopicPattern
 
 TOGETHER_S: Final = 0.05  # changes within this time are reported together
 _STEPS_A_TURN: Final = 10_000
@@ -43,7 +45,7 @@ Told = Callable[[Change], None]
 
 @dataclass(slots=True)
 class _Selection:
-    pattern: TopicPattern
+    pattern: "TopicPattern"
     topics: TopicList
     told: dict[Told, None] = field(default_factory=dict)
 
@@ -59,7 +61,7 @@ class _Feed:
     looking: bool = False
 
 
-async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> list[str]:
+async def selected(names: Iterable[str], pattern: "TopicPattern", pace: Pace) -> list[str]:
     """The names that match, including partitions whose topic matches."""
     found = []
     for name in names:
@@ -71,7 +73,7 @@ async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> l
     return found
 
 
-def _matches(pattern: TopicPattern, name: str) -> bool:
+def _matches(pattern: "TopicPattern", name: str) -> bool:
     local = name.partition("://")[2]
     if pattern.matches(local):
         return True
@@ -97,7 +99,7 @@ class TopicWatches:
         self._tasks = Tasks("topic watches")
         lists.on_change = self._changed
 
-    async def begin(self, namespace: str, pattern: TopicPattern, told: Told) -> TopicList:
+    async def begin(self, namespace: str, pattern: "TopicPattern", told: Told) -> TopicList:
         """Returns the topics that are selected now; `told` is called for each change after that,
         until `end`. Raises NotFound, TooManyRequests.
         """
@@ -129,7 +131,7 @@ class TopicWatches:
             self._changed(namespace)  # it may have changed while `there` was computed
         return feed
 
-    def end(self, namespace: str, pattern: TopicPattern, told: Told) -> None:
+    def end(self, namespace: str, pattern: "TopicPattern", told: Told) -> None:
         """Idempotent."""
         feed = self._feeds.get(namespace)
         if feed is None or (selection := feed.selections.get(pattern.text)) is None:
@@ -178,7 +180,7 @@ class TopicWatches:
             return TopicList(())
 
 
-async def _start(feed: _Feed, pattern: TopicPattern) -> _Selection:
+async def _start(feed: _Feed, pattern: "TopicPattern") -> _Selection:
     """The selection includes changes that happen while names are examined."""
     pace = steady_pace()
     looked_at = feed.seen

@@ -12,7 +12,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.base.names import TopicName
-from pybroker.broker.compaction import compaction
+from pybroker.broker.compaction import compactor
 from pybroker.broker.tenants import Conflict
 from pybroker.client import Client
 from pybroker.testing import RunningBroker
@@ -159,7 +159,7 @@ def test_a_compaction_that_fails_says_why_and_the_next_one_works(
         raise OSError("the disk is on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "compact", broken)
+        patch.setattr(compactor, "compact", broken)
         broker.call(lambda running: _try(running, topic))
     status = broker.call(lambda running: _status(running, topic))
     assert status == ("ERROR", "the disk is on fire")

@@ -9,7 +9,7 @@ from compacting import SOON_MS, compact, logs_of, pairs, read, send
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName
-from pybroker.broker.compaction import compaction
+from pybroker.broker.compaction import compactor
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
 
@@ -71,7 +71,7 @@ def test_an_unload_in_the_midst_of_a_compaction_leaves_nothing_of_it(
         (await running.topics.get(topic)).compaction.start()
 
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "compact", endless)
+        patch.setattr(compactor, "compact", endless)
         broker.call(begin)
         broker.wait_until(lambda: logs_of(broker, topic))
         broker.call(lambda running: running.topics.unload(TopicName.parse(topic)))
