@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.errors import CorruptStorage, LedgerClosed, LedgerEnded
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.storage.backend import EntryRun

@@ -391,8 +391,8 @@ async def _serve(
         return _refuse(error)
     gc.freeze()  # the objects loaded so far are permanent: collections skip them
     reload_on_hangup(partial(configuration, options), configured, broker, logs)
-    log.info("version %s serves %s", version(), storage)
     print(_ready_line(broker), flush=True)
+    log.info("version %s serves %s", version(), storage)
     _keep_memory_at_hand()
     await stop.wait()
     await broker.stop()

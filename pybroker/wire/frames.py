@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from managed_ledger.checksum import crc32c
 from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint

@@ -14,9 +14,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from managed_ledger.checksum import crc32c
 from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC

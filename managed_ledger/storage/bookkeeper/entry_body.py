@@ -10,7 +10,7 @@ import hashlib
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
+from managed_ledger.checksum import crc32c
 
 _HEAD: Final = Struct(">qqqq")
 _CHECKSUM: Final = Struct(">I")

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.operations import (

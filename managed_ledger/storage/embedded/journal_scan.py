@@ -13,8 +13,7 @@ journal, and a sector of the very last frame that something else zeroed looks li
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.embedded.journal_format import (
     END,

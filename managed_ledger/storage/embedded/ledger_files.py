@@ -15,8 +15,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.embedded.disk import Disk, DiskFile, numbered_files
 from managed_ledger.storage.embedded.journal_format import LARGE_BYTES, checksum, split, u32_column

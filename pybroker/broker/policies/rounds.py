@@ -7,8 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.base.errors import PulsarError

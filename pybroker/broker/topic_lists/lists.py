@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
-from crc32c import crc32c
-
+from managed_ledger.checksum import crc32c
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX
 from managed_ledger.storage.backend import MetadataStore

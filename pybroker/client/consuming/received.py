@@ -5,9 +5,9 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from managed_ledger.checksum import crc32c
 from pybroker.client.compression import codec
 from pybroker.client.consuming.acks import all_bits, from_words
 from pybroker.client.messages import Message, ReceivedEntry, UnpackedMessage

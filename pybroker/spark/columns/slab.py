@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from managed_ledger.checksum import crc32c
 from pybroker.base.errors import PulsarError
 from pybroker.client import PulsarException
 from pybroker.client.compression import codec
