@@ -33,8 +33,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, KeyAt
 from managed_ledger.storage.commit_stats import CommitStats
-from managed_ledger.storage.entry_limit import EntryLimit
-from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.fullness import EntryLimit, Fullness
 
 log = logging.getLogger(__name__)
 DEFAULT_CONFIG: Final = ManagedLedgerConfig()

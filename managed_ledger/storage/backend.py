@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.storage.commit_stats import CommitStats
-from managed_ledger.storage.entry_limit import EntryLimit
-from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.fullness import EntryLimit, Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
 # Called exactly once, on the event loop: with None when the entries are durable, else with the

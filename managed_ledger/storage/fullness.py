@@ -1,5 +1,6 @@
-"""Whether messages are refused for lack of space; logged when it begins and when it ends.
+"""What the storage refuses: messages for lack of space, and entries for their size.
 
+The former is logged when it begins and when it ends.
 Whether the next message would be refused depends on its size and on what was deleted in the
 meantime, and with a quota only a write can tell. So this records when the last write was refused;
 messages are tried again a while later.
@@ -7,6 +8,7 @@ messages are tried again a while later.
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -58,3 +60,20 @@ class Fullness:
                 self._last_s - self._since_s,
             )
             self._since_s = None
+
+
+def nobody_minds() -> None:
+    """Nothing depends on the limit yet."""
+
+
+class EntryLimit:
+    __slots__ = ("max_bytes", "on_change")
+
+    def __init__(self) -> None:
+        self.max_bytes: int | None = None  # of entry and tag together; None: no limit is known
+        self.on_change: Callable[[], None] = nobody_minds
+
+    def set(self, max_bytes: int | None) -> None:
+        if max_bytes != self.max_bytes:
+            self.max_bytes = max_bytes
+            self.on_change()

@@ -10,8 +10,7 @@ from managed_ledger.errors import LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore, Span
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.engine_state import EngineState, LedgerState
-from managed_ledger.storage.entry_limit import EntryLimit
-from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.fullness import EntryLimit, Fullness
 from managed_ledger.storage.group_commit import Group, GroupCommit
 from managed_ledger.storage.importing import LAST_ID_KEY, LedgerExists
 from managed_ledger.storage.metadata_table import MetadataTable

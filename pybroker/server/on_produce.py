@@ -41,10 +41,10 @@ from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.server import fencing
-from pybroker.server.client_habits import COMES_BACK, as_final
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.server.joining_sends import hold_until, joining
+from pybroker.server.requests import COMES_BACK, as_final
 from pybroker.server.slots import ProducerSlot
 from pybroker.server.transaction_room import room_for
 from pybroker.wire import commands

@@ -7,9 +7,15 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from managed_ledger.prompt import when_done
-from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.errors import ChecksumError, NotAllowed, PulsarError, ServiceNotReady
 from pybroker.base.runtime import Tasks, is_a_sentence
 
+# How the version of a client begins that reconnects when the broker closes a waiting producer.
+# After an error it reconnects only in the first seconds; other clients accept only an error.
+COMES_BACK: Final = "Pulsar-Java"
+# How the version of a client begins (C++, and Python and Node.js, which use it) that, after any
+# error for a message except ChecksumError, reconnects and sends the message again, without end.
+_FAILS_ONLY_DAMAGED: Final = "Pulsar-CPP"
 MAX_AT_HAND: Final = 1000
 _MAX_BYTES_AT_HAND: Final = 2 * 1024 * 1024  # of the commands themselves
 
@@ -132,3 +138,10 @@ def as_answer(error: BaseException) -> PulsarError:
         return ServiceNotReady(str(error))
     log.error("a request failed", exc_info=error)
     return ServiceNotReady(f"The broker failed to handle the request: {error!r}; try again")
+
+
+def as_final(client_version: str, error: PulsarError) -> PulsarError:
+    """The error for a message that must not be stored, in terms that its client takes as final."""
+    if isinstance(error, NotAllowed) and client_version.startswith(_FAILS_ONLY_DAMAGED):
+        return ChecksumError(error.on_the_wire)
+    return error

@@ -53,8 +53,7 @@ from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.entry_limit import EntryLimit
-from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.fullness import EntryLimit, Fullness
 from managed_ledger.storage.importing import LedgerExists
 from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.queueing_backend import not_found

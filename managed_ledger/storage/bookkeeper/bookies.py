@@ -24,7 +24,7 @@ from managed_ledger.storage.bookkeeper.protocol import (
 )
 from managed_ledger.storage.bookkeeper.registration import Address
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
-from managed_ledger.storage.entry_limit import nobody_minds
+from managed_ledger.storage.fullness import nobody_minds
 from managed_ledger.storage.tls_files import ClientTls
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ that moment: see limits. Actors, in contrast, are notified of changes.
 """
 
 from managed_ledger.housekeeper import Housekeeper
-from managed_ledger.storage.entry_limit import EntryLimit
+from managed_ledger.storage.fullness import EntryLimit
 from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.broker.compaction.compacting import CompactedTopics

@@ -6,7 +6,7 @@ A topic has a gate only if a policy requires one.
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from managed_ledger.storage.entry_limit import EntryLimit
+from managed_ledger.storage.fullness import EntryLimit
 from pybroker.base.errors import MetadataError, NotAllowed, PulsarError
 from pybroker.base.names import TopicName
 from pybroker.broker import delay_limit
