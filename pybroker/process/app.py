@@ -142,6 +142,7 @@ class Broker:
             handlers = guarded.guarded_handlers(HANDLERS, self.authorizer)
         self._services = Services(
             authentication=self.authentication,
+            authorizer=self.authorizer,
             topics=self.topics,
             coordinators=self.coordinators,
             clock=clock,

@@ -94,6 +94,15 @@ class Authorizer:
     def may(self, identity: Identity, need: Need, target: Target) -> bool:
         return all(self._role_may(role, need, target) for role in identity.roles)
 
+    def may_use_any_of(self, identity: Identity, namespace: str) -> bool:
+        """Whether the identity may produce or consume in the namespace, or on one of its topics."""
+        target = Target.of_namespace(namespace)
+        if self.may(identity, Need.USE_NAMESPACE, target):
+            return True
+        topics = self._store.grants(namespace).topics.values()
+        granted = [set(self._of_role(role, each)) for role in identity.roles for each in topics]
+        return any(not actions.isdisjoint(("produce", "consume")) for actions in granted)
+
     def is_super_user(self, identity: Identity) -> bool:
         return self._super_users.issuperset(identity.roles)
 

@@ -106,6 +106,7 @@ def _bound_elsewhere(
     """Like `bound`, for a coordinator on another broker, which checks the owner."""
     asking = elsewhere.bind(txn_id, ref, session.owner or session.address)
     belongs_to = elsewhere.session_of(txn_id)
+    check_owner(session, txn_id)
     if asking is None and belongs_to not in (None, ref):
         raise _of_another(session, txn_id, belongs_to)
     return asking
@@ -183,7 +184,7 @@ def require_current(
     session: Connection, coordinator: TransactionCoordinator, txn_ids: Iterable[TxnId]
 ) -> None:
     """Checks that no newer session has fenced the transactions' sessions. The coordinator itself
-    handles transactions that are already decided.
+    handles transactions that are already decided, and refuses those of other principals.
 
     Raises InvalidTxnStatus.
     """
@@ -193,6 +194,8 @@ def require_current(
     for txn_id in txn_ids:
         transaction = coordinator.metadata(txn_id)
         if transaction is None or transaction.session is None:
+            continue
+        if session.principal is not None and transaction.owner not in (None, session.principal):
             continue
         if transaction.status is TxnStatus.OPEN and ids.is_fenced(transaction.session):
             raise fenced(txn_id, transaction.session)

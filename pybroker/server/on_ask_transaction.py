@@ -52,7 +52,7 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
     )
     if status is not None:
         answer.status = status
-    if (owner := coordinators.owner_of(txn_id)) is not None:
+    if (owner := coordinators.ever_owner_of(txn_id)) is not None:
         answer.owner = owner
     if why := coordinator.why_aborted(txn_id):
         answer.reason = why

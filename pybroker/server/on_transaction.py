@@ -173,13 +173,24 @@ def _begin(
     namespace = None
     if command.HasField("spans_namespace"):
         namespace = _checked_namespace(command.spans_namespace)
-        check_may_join(session.services.topics.policies, TxnId(command.tc_id, 0), namespace)
+        if _may_know(session, namespace):
+            check_may_join(session.services.topics.policies, TxnId(command.tc_id, 0), namespace)
     asked = AskedFor(command.txn_ttl_millis, namespace, joined, command.abort_on_disconnect)
     return _on_coordinator(
         session,
         command.tc_id,
         lambda coordinator: begin_within_share(session, coordinator, asked),
     )
+
+
+def _may_know(session: Connection, namespace: str) -> bool:
+    """Whether the client may use any of the namespace's topics. Others do not learn its policy,
+    which would refuse the transaction there: they are refused anyway.
+    """
+    authorizer = session.services.authorizer
+    if authorizer is None or session.login is None:
+        return True
+    return authorizer.may_use_any_of(session.login.identity, namespace)
 
 
 def _checked_namespace(text: str) -> str:

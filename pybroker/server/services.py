@@ -15,6 +15,7 @@ from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.security.authentication import Authentication
+from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
 from pybroker.server.disconnections import Disconnections
 from pybroker.server.frame_budget import FrameBudget
@@ -50,6 +51,7 @@ class Services:
     # Why the storage would refuse a message now; None if it would accept it.
     storage_refusal: Callable[[], str | None] = lambda: None
     authentication: Authentication | None = None  # None: everyone may do everything
+    authorizer: Authorizer | None = None  # None: no command needs a permission
     listeners: Listeners = field(default_factory=Listeners)
     port: int | None = None  # the port without TLS, once it listens
     port_tls: int | None = None

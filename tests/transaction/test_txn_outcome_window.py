@@ -1,6 +1,7 @@
 """Outcomes are kept for the promised time, then dropped in chunks; deadlines are in buckets."""
 
 import math
+import zlib
 from functools import partial
 
 import pytest
@@ -176,3 +177,34 @@ def test_a_deadline_that_is_taken_up_again_comes_once() -> None:
     assert expired(tracker, 10) == [1]
     assert expired(tracker, 20) == []
     assert tracker.next_deadline_s == math.inf
+
+
+def test_owners_are_kept_and_written_with_the_outcomes() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    owners = {0: "alice", 1: None, 2: "bob", 3: "alice", CHUNK_IDS: 'ü"\0', CHUNK_IDS + 1: None}
+    for local_id, owner in owners.items():
+        window.record(local_id, TxnStatus.COMMITTED, owner)
+    window.record(2, TxnStatus.COMMITTED)  # by a record that does not know it
+    restored = OutcomeWindow(HOUR_MS)
+    for number, packed in window.take_changes()[0].items():
+        restored.restore_chunk(number, packed)
+        assert zlib.decompress(packed)[:4] in (b"\x02" * 4, b"\x02\x02\0\0")  # as in old versions
+    restored.record(3, TxnStatus.COMMITTED, "bob")
+    for each, third in ((window, "alice"), (restored, "bob")):
+        found = {local_id: each.owner_of(local_id) for local_id in owners}
+        assert found == owners | {3: third}
+        assert {each.get(local_id) for local_id in owners} == {TxnStatus.COMMITTED}
+
+
+def test_outcomes_that_an_older_version_wrote_have_no_owners() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.restore_chunk(0, zlib.compress(b"\x02" + bytes(CHUNK_IDS - 1)))
+    assert (window.get(0), window.owner_of(0)) == (TxnStatus.COMMITTED, None)
+
+
+def test_owners_go_with_the_outcomes() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(0, TxnStatus.COMMITTED, "alice")
+    window.passed(0, CHUNK_IDS)
+    window.passed(HOUR_MS + 1, CHUNK_IDS)
+    assert (window.get(0), window.owner_of(0)) == (None, None)

@@ -159,7 +159,7 @@ class SharedCoordinators:
         return Answer(
             coordinator.status(asked.txn_id),
             False,
-            self._coordinators.owner_of(asked.txn_id),
+            self._coordinators.ever_owner_of(asked.txn_id),
             coordinator.why_aborted(asked.txn_id),
         )
 

@@ -80,8 +80,8 @@ class TransactionCoordinator:
     ) -> None:
         self.coordinator_id = coordinator_id
         self._store = store
-        self._log = transaction_log
-        self._clock = clock
+        self._log, self._clock = transaction_log, clock
+        self.owner_of = store.owner_of  # of a local id, whether live or ended
         self._failed, self._noted_ended = failed, ended
         self._endings = Endings(coordinator_id)
         self._timeouts = Timeouts(clock, self._expired, _TOLD_A_TURN)

@@ -185,6 +185,13 @@ class Coordinators:
         transaction = self.begun(txn_id)
         return None if transaction is None else transaction.owner
 
+    def ever_owner_of(self, txn_id: TxnId) -> str | None:
+        """Like `owner_of`, as long as the outcome of an ended transaction is known."""
+        if (elsewhere := self.elsewhere(txn_id.most)) is not None:
+            return elsewhere.owner_of(txn_id)
+        known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
+        return None if known is None else known.owner_of(txn_id.least)
+
     def require_durable(self, txn_id: TxnId) -> None:
         """Check that the status of the transaction is durable, before anything depends on it.
         Raises ServiceNotReady.

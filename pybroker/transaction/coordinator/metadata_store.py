@@ -123,6 +123,11 @@ class TransactionMetadataStore:
         """Live transactions that belong to sessions of this id."""
         return [self._live[local_id] for local_id in self._bound.get(transactional_id, ())]
 
+    def owner_of(self, local_id: int) -> str | None:
+        """The owner of a transaction, live or ended; None if there is none or it is unknown."""
+        transaction = self._live.get(local_id)
+        return self.outcomes.owner_of(local_id) if transaction is None else transaction.owner
+
     def get(self, local_id: int) -> TransactionMetadata | None:
         return self._live.get(local_id)
 
@@ -296,13 +301,15 @@ class TransactionMetadataStore:
                 raise TransactionNotFound(
                     f"Transaction {self._name(local_id)} does not exist, or ended too long ago"
                 )
-            return status
-        if None not in (transaction.owner, principal) and transaction.owner != principal:
+            owner = None if principal is None else self.outcomes.owner_of(local_id)
+        else:
+            status, owner = transaction.status, transaction.owner
+        if None not in (owner, principal) and owner != principal:
             raise TransactionNotFound(
                 f"Transaction {self._name(local_id)} belongs to another principal than "
                 f"{principal!r}: only its owner or a superuser may change it"
             )
-        return transaction.status
+        return status
 
     def _name(self, local_id: int) -> TxnId:
         return TxnId(self._coordinator_id, local_id)
@@ -387,8 +394,9 @@ class TransactionMetadataStore:
         if record.reason:
             self._reasons.note(record.local_id, record.reason)
         if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
-            self._forget(record.local_id)
-            self.outcomes.record(record.local_id, record.status)
+            ended = self._forget(record.local_id)
+            owner = None if ended is None else ended.owner
+            self.outcomes.record(record.local_id, record.status, owner)
             self.forget_old_outcomes(record.at_ms)
             return
         transaction = self._live.get(record.local_id)
@@ -401,10 +409,11 @@ class TransactionMetadataStore:
             self._decided.pop(record.local_id, None)
             self._decided[record.local_id] = None
 
-    def _forget(self, local_id: int) -> None:
+    def _forget(self, local_id: int) -> TransactionMetadata | None:
+        """The transaction, which is not live any more."""
         ended = self._live.pop(local_id, None)
         if ended is None:
-            return
+            return None
         self._decided.pop(local_id, None)
         count = len(ended.partitions) + len(ended.subscriptions)
         self._participants -= count
@@ -418,6 +427,7 @@ class TransactionMetadataStore:
             del bound[local_id]
             if not bound:
                 del self._bound[ended.session.id]
+        return ended
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Whether writing all live transactions again costs less than the records logged since:

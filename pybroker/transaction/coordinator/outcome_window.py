@@ -1,4 +1,5 @@
-"""Outcomes of transactions by local id: one byte each, in chunks, for the retention time.
+"""Outcomes of transactions by local id: one byte each, in chunks, for the retention time; with two
+more bytes for the owner, if there are owners.
 
 A coordinator's ids are dense, so a chunk is a plain bytearray. A snapshot writes only the chunks
 that have changed. Expiry is coarse and needs no timestamp per transaction: now and then a mark
@@ -10,7 +11,10 @@ and continues where it stopped. So a change of the wall clock, back or forward, 
 outcomes too early nor keeps them forever, and nothing expires while clients cannot ask.
 """
 
+import json
+import sys
 import zlib
+from array import array
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -31,10 +35,32 @@ class OutcomeMark:
     watermark: int
 
 
+class _Owners:
+    """The owners of a chunk's transactions: for each the number of a name, counted from 1."""
+
+    __slots__ = ("_number_of", "names", "numbers")
+
+    def __init__(self, numbers: "array[int]", names: list[str]) -> None:
+        self.numbers = numbers
+        self.names = names
+        self._number_of = {name: number for number, name in enumerate(names, 1)}
+
+    def note(self, place: int, owner: str) -> None:
+        if owner not in self._number_of:
+            self.names.append(owner)
+            self._number_of[owner] = len(self.names)
+        self.numbers[place] = self._number_of[owner]
+
+    def get(self, place: int) -> str | None:
+        number = self.numbers[place]
+        return self.names[number - 1] if number else None
+
+
 class OutcomeWindow:
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
         self._chunks: dict[int, bytearray] = {}
+        self._owners: dict[int, _Owners] = {}  # of the chunks whose transactions have any
         self._changed: dict[int, None] = {}
         self._expired: dict[int, None] = {}
         self._marks: deque[OutcomeMark] = deque()
@@ -47,7 +73,13 @@ class OutcomeWindow:
             return None
         return TxnStatus(outcome)
 
-    def record(self, local_id: int, outcome: TxnStatus) -> None:
+    def owner_of(self, local_id: int) -> str | None:
+        """The owner of a transaction whose outcome is known; None if it has none."""
+        owners = self._owners.get(local_id // CHUNK_IDS)
+        return None if owners is None else owners.get(local_id % CHUNK_IDS)
+
+    def record(self, local_id: int, outcome: TxnStatus, owner: str | None = None) -> None:
+        """An owner of None leaves the one that is known."""
         if not self._retention_ms:
             return
         number = local_id // CHUNK_IDS
@@ -55,6 +87,10 @@ class OutcomeWindow:
         if chunk is None:
             chunk = self._chunks[number] = bytearray(CHUNK_IDS)
         chunk[local_id % CHUNK_IDS] = outcome
+        if owner is not None:
+            if (owners := self._owners.get(number)) is None:
+                owners = self._owners[number] = _Owners(_nobody(), [])
+            owners.note(local_id % CHUNK_IDS, owner)
         self._changed[number] = None
 
     def passed(self, at_ms: int, watermark: int) -> None:
@@ -81,6 +117,7 @@ class OutcomeWindow:
             self._changed[number] = None
         for whole in [each for each in self._chunks if each < number]:
             del self._chunks[whole]
+            self._owners.pop(whole, None)
             self._changed.pop(whole, None)
             self._expired[whole] = None
 
@@ -97,12 +134,37 @@ class OutcomeWindow:
         if not self._retention_ms:
             self._expired[number] = None
             return
-        self._chunks[number] = bytearray(zlib.decompress(packed))
+        plain = zlib.decompress(packed)
+        self._chunks[number] = bytearray(plain[:CHUNK_IDS])
+        self._owners.pop(number, None)
+        if names := plain[3 * CHUNK_IDS :]:
+            numbers = array("H", plain[CHUNK_IDS : 3 * CHUNK_IDS])
+            self._owners[number] = _Owners(_in_order(numbers), json.loads(names))
 
     def take_changes(self) -> tuple[dict[int, bytes], list[int]]:
         """The changes to write with a snapshot: packed chunks by number, and numbers to delete."""
-        changed = {number: zlib.compress(self._chunks[number], _QUICK) for number in self._changed}
+        changed = {number: self._packed(number) for number in self._changed}
         expired = list(self._expired)
         self._changed.clear()
         self._expired.clear()
         return changed, expired
+
+    def _packed(self, number: int) -> bytes:
+        """The outcomes, and behind them the owners, which versions without them carry along."""
+        plain = bytes(self._chunks[number])
+        if (owners := self._owners.get(number)) is not None:
+            names = json.dumps(owners.names).encode()
+            plain = b"".join((plain, _in_order(owners.numbers).tobytes(), names))
+        return zlib.compress(plain, _QUICK)
+
+
+def _nobody() -> "array[int]":
+    return array("H", bytes(2 * CHUNK_IDS))
+
+
+def _in_order(numbers: "array[int]") -> "array[int]":
+    """As stored, or back: the lower byte comes first."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers

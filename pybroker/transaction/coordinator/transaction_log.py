@@ -163,9 +163,11 @@ class TransactionLog:
 
     async def snapshot(self, store: TransactionMetadataStore) -> None:
         """Make replay begin at the current state of `store`."""
-        changed, expired = store.outcomes.take_changes()
 
         async def write_outcomes() -> None:
+            # Not before: if a transaction ends while the snapshot is written, its owner may be in
+            # no piece of it.
+            changed, expired = store.outcomes.take_changes()
             for number, chunk in changed.items():
                 await self._metadata.put(f"{self._chunks}{number}", chunk)
             for number in expired:
