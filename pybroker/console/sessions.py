@@ -16,7 +16,7 @@ from typing import Final
 from pybroker.base.errors import AuthenticationError
 from pybroker.base.runtime import Clock
 from pybroker.security.authentication import Authentication
-from pybroker.security.identity import Credentials, Identity
+from pybroker.security.identity import Certificate, Credentials, Identity
 
 COOKIE: Final = "pybroker_console"
 MOST_SESSIONS: Final = 500
@@ -31,6 +31,13 @@ class Session:
     shown: Credentials | None = field(repr=False)  # None: the anonymous role
     began_s: float
     used_s: float
+
+    def is_for(self, certificate: Certificate | None) -> bool:
+        """Whether a connection with this certificate may use it: the cookie alone is not enough for
+        a session that was begun with a certificate.
+        """
+        shown = None if self.shown is None else self.shown.certificate
+        return shown is None or shown == certificate
 
 
 class Sessions:
@@ -54,14 +61,19 @@ class Sessions:
         return session_id
 
     async def identity(
-        self, session_id: str, address: str, by_itself: bool = False
+        self,
+        session_id: str,
+        address: str,
+        by_itself: bool = False,
+        certificate: Certificate | None = None,
     ) -> Identity | None:
-        """The session's identity; None if there is no session. A request that a page sends
-        `by_itself` does not prolong the session. Raises TooManyRequests.
+        """The session's identity; None if there is no session, or if it was begun with another
+        certificate than this connection's. A request that a page sends `by_itself` does not prolong
+        the session. Raises TooManyRequests.
         """
         key = _digest(session_id)
         session = self._sessions.get(key)
-        if session is None:
+        if session is None or not session.is_for(certificate):
             return None
         now_s = self._clock.monotonic_s()
         if now_s > session.used_s + IDLE_S or now_s > session.began_s + WHOLE_S:

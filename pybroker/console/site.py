@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pybroker.admin.http.authenticated import CERTIFICATE
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError
 from pybroker.base.version import version
@@ -190,7 +191,9 @@ class Site:
     async def _identity(self, request: Request, browser_id: str) -> Identity | None:
         assert self._sessions is not None
         by_itself = "hx-request" in request.headers or request.headers.get("accept") == MEDIA_TYPE
-        return await self._sessions.identity(browser_id, address_of(request), by_itself)
+        certificate = request.scope.get(CERTIFICATE)
+        address = address_of(request)
+        return await self._sessions.identity(browser_id, address, by_itself, certificate)
 
     def _visit(self, request: Request, identity: Identity | None, browser_id: str) -> Visit:
         return Visit(

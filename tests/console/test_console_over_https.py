@@ -16,7 +16,7 @@ from pybroker.testing import RunningBroker
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     made = Authority(tmp_path_factory.mktemp("certificates"))
-    for name in ("broker", "alice"):
+    for name in ("broker", "alice", "bob"):
         made.issue(name)
     return made
 
@@ -39,9 +39,12 @@ def browser(broker: RunningBroker, authority: Authority, *certificate: str) -> B
     return made
 
 
+def files_of(authority: Authority, name: str) -> list[str]:
+    return [str(authority.directory / f"{name}.{end}") for end in ("crt", "key")]
+
+
 def test_a_certificate_lets_in(mutual: RunningBroker, authority: Authority) -> None:
-    paths = (str(authority.directory / f"alice.{end}") for end in ("crt", "key"))
-    alice = browser(mutual, authority, *paths)
+    alice = browser(mutual, authority, *files_of(authority, "alice"))
     assert "this browser's certificate" in words(alice.page("/console/login"))
     answer = alice.send("/console/login", "/console/login", method="tls")
     assert answer.status_code == 303
@@ -56,3 +59,20 @@ def test_without_a_certificate_there_is_no_such_button(
     assert "this browser's certificate" not in words(nobody.page("/console/login"))
     answer = nobody.send("/console/login", "/console/login", method="tls")
     assert answer.status_code == 401
+
+
+def test_a_session_begun_with_a_certificate_goes_on_with_that_one_only(
+    mutual: RunningBroker, authority: Authority
+) -> None:
+    alice = browser(mutual, authority, *files_of(authority, "alice"))
+    alice.send("/console/login", "/console/login", method="tls")
+    cookie = alice.http.cookies["pybroker_console"]
+    bob = browser(mutual, authority, *files_of(authority, "bob"))
+    for thief in (browser(mutual, authority), bob, Browser(mutual.admin_url)):
+        answer = thief.http.get("/console", headers={"cookie": f"pybroker_console={cookie}"})
+        assert (answer.status_code, answer.text) == (303, "")
+        part = thief.http.get(
+            "/console/assets/console.js", headers={"cookie": f"pybroker_console={cookie}"}
+        )
+        assert part.status_code == 404
+    assert "alice" in words(alice.page("/console"))
