@@ -61,19 +61,22 @@ class ClientTls:
             self.reload()
         return self._context
 
-    def reload(self) -> None:
-        """Check the files now; new connections use changed ones."""
+    def reload(self) -> bool:
+        """Check the files now; new connections use changed ones. False if they cannot be read,
+        which is logged.
+        """
         seen = self._state()
         if seen == self._seen:
-            return
+            return True
         try:
             self._context = self.files.context()
         except (OSError, ValueError) as error:
             names = ", ".join(self.files.paths)
             log.error("the previous certificates stay in use: %s cannot be read: %s", names, error)
-            return
+            return False
         self._seen = seen
         log.info("certificates were read again: %s", ", ".join(self.files.paths))
+        return True
 
     def _state(self) -> list[tuple[int, int]]:
         found = []

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pybroker")
 _BOOTS: Final = "/boots"
 _LOOK_AGAIN_S: Final = 0.05
+_KINDS: Final = {"basic": "passwords", "token": "token keys"}  # what a login method reloads
 
 # Errors that end a start, and whose message already says what to do.
 _Explained = ManagedLedgerError | KeyFailure | BadListeners | BadInterceptors
@@ -248,16 +249,18 @@ class Broker:
         await self.server.stop_listening()
         await self._running.aclose()
 
-    def reload_credentials(self) -> None:
+    def reload_credentials(self) -> dict[str, bool]:
         """Apply renewed certificates, passwords and token keys to new connections and logins.
-        Unusable ones are logged.
+        Unusable ones are logged. For each kind that this broker uses, whether it was reloaded.
         """
-        for contexts in self._tls:
-            contexts.reload()
+        certificates = [contexts.reload() for contexts in self._tls]
         if self._membership is not None:
-            self._membership.reload_certificates()
+            certificates += self._membership.reload_certificates()
+        reloaded = {"certificates": all(certificates)} if certificates else {}
         if self.authentication is not None:
-            self.authentication.reload()
+            by_method = self.authentication.reload()
+            reloaded |= {_KINDS.get(each, each): done for each, done in by_method.items()}
+        return reloaded
 
     async def abandon(self) -> None:
         """Release sockets and storage without writing in-memory state: the storage looks as after a

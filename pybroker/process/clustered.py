@@ -166,10 +166,8 @@ class ClusterMembership:
         await self._end_transactions()
         await self._cluster.close()
 
-    def reload_certificates(self) -> None:
-        for tls in (*self._storage_tls, self._peers.tls):
-            if tls is not None:
-                tls.reload()
+    def reload_certificates(self) -> list[bool]:
+        return [tls.reload() for tls in (*self._storage_tls, self._peers.tls) if tls is not None]
 
     async def _end_transactions(self) -> None:
         if self.transactions is not None:

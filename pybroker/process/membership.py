@@ -61,6 +61,8 @@ class Membership(Protocol):
 
     async def close(self) -> None: ...
 
-    def reload_certificates(self) -> None:
-        """Use renewed certificates for new connections to other brokers."""
+    def reload_certificates(self) -> list[bool]:
+        """Use renewed certificates for new connections to other brokers. For each of them, whether
+        it is usable; otherwise the reason was logged.
+        """
         ...

@@ -8,7 +8,7 @@ they need a restart. An unusable file changes nothing.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
@@ -32,22 +32,38 @@ def reload_on_hangup(
     """
 
     def received() -> None:
-        broker.reload_credentials()
+        reloaded = broker.reload_credentials()
+        reloaded |= dict.fromkeys(("log levels", "dynamic configuration"), configure())
+        _say(reloaded)
+
+    def configure() -> bool:
         try:
             new = read()
         except ValueError as error:
             log.error("SIGHUP: the configuration is unchanged: %s", error)
-            return
+            return False
         logs.configure(Levels.parse(new.log_level))
         broker.dynamic.configure(new)
         if changed := _changed(configured, new, {_LOG_LEVEL, *broker.dynamic.fields}):
             log.warning("SIGHUP: these keys take effect at the next start: %s", changed)
-        log.info(
-            "SIGHUP: reloaded certificates, passwords, token keys, log levels and dynamic "
-            "configuration"
-        )
+        return True
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, received)
+
+
+def _say(reloaded: Mapping[str, bool]) -> None:
+    """What was reloaded, and what was not: its error was logged before."""
+    done = ", ".join(what for what, is_done in reloaded.items() if is_done) or "nothing"
+    failed = ", ".join(what for what, is_done in reloaded.items() if not is_done)
+    if failed:
+        log.error(
+            "SIGHUP: reloaded %s; not reloaded, for the reasons given above: %s; mend the files "
+            "and send SIGHUP again",
+            done,
+            failed,
+        )
+    else:
+        log.info("SIGHUP: reloaded %s", done)
 
 
 def _changed(before: BrokerConfig, now: BrokerConfig, at_once: Collection[str]) -> str:

@@ -88,17 +88,20 @@ class Authentication:
     def methods(self) -> tuple[str, ...]:
         return tuple(self._providers)
 
-    def reload(self) -> None:
+    def reload(self) -> dict[str, bool]:
         """Reloads passwords and token keys for new logins. Unusable files are logged and change
-        nothing.
+        nothing. For each method with a file, whether it was reloaded.
         """
-        for provider in self._providers.values():
+        reloaded = {method: True for method in self._providers if method != "tls"}
+        for method, provider in self._providers.items():
             try:
                 provider.reload()
             except KeyFailure as error:
+                reloaded[method] = False
                 log.error(
                     "reloading credentials failed; the previous ones stay in effect: %s", error
                 )
+        return reloaded
 
     async def login(self, credentials: Credentials, address: str) -> Login:
         """Raises AuthenticationError, TooManyRequests."""

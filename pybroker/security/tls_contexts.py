@@ -60,21 +60,24 @@ class TlsContexts:
             self._load_if_changed()
         return self._context
 
-    def reload(self) -> None:
-        """Check the files now: changed ones apply to new connections."""
-        self._load_if_changed()
+    def reload(self) -> bool:
+        """Check the files now: changed ones apply to new connections. False if they are unusable,
+        which is logged.
+        """
+        return self._load_if_changed()
 
-    def _load_if_changed(self) -> None:
+    def _load_if_changed(self) -> bool:
         stamps = _stamps(self._settings)
         if stamps == self._stamps:
-            return
+            return True
         try:
             self._context = make_context(self._settings)
         except KeyFailure as error:  # perhaps half written: checked again the next time
             log.error("the previous certificate stays in use: %s", error)
-            return
+            return False
         self._stamps = stamps
         log.warning("now using the certificate in %s", self._settings.files[0])
+        return True
 
 
 def _stamps(settings: TlsSettings) -> list[tuple[int, int] | None]:

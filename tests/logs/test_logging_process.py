@@ -171,8 +171,28 @@ def test_a_hangup_with_a_broken_file_changes_nothing(
     config.unlink() if broken is None else config.write_text(broken)
     broker.process.send_signal(signal.SIGHUP)
     assert why in broker.until("SIGHUP: the configuration is unchanged")
+    said = broker.until("SIGHUP: reloaded")
+    assert "reloaded nothing; not reloaded, for the reasons given above: log levels, dyn" in said
     broker.create_tenant("afterwards")
     broker.until("tenants/afterwards")
+    broker.stop()
+
+
+def test_a_hangup_says_what_was_reloaded_and_what_was_not(start: Start, tmp_path: Path) -> None:
+    secret, config = tmp_path / "secret.key", tmp_path / "broker.conf"
+    secret.write_bytes(b"k" * 40)
+    config.write_text(
+        f"authenticationEnabled=true\nauthenticationProviders=token\ntokenSecretKey=file://{secret}\n"
+    )
+    broker = start("--config", str(config))
+    broker.process.send_signal(signal.SIGHUP)
+    said = broker.until("INFO pybroker: SIGHUP")
+    assert "SIGHUP: reloaded token keys, log levels, dynamic configuration" in said
+    secret.unlink()
+    broker.process.send_signal(signal.SIGHUP)
+    said = broker.until("ERROR pybroker: SIGHUP")
+    assert "reloaded log levels, dynamic configuration; not reloaded" in said
+    assert "above: token keys; mend the files" in said
     broker.stop()
 
 
