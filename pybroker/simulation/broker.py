@@ -173,6 +173,9 @@ class SimulatedBroker:
         if fault.power_cut:
             self.disk.lose_power()
         self.crashed(fault)
+        self.start_after(fault)
+
+    def start_after(self, fault: Fault) -> None:
         self.world.after(fault.down_s, self.start)
 
     def heal(self) -> None:

@@ -26,6 +26,7 @@ from pybroker.simulation.broker import PORT
 
 KINDS: Final[Mapping[str, str]] = {
     "crash": "one of your processes ends at an await, and is started again",
+    "pause": "one of your processes is stopped for a while, as by its machine, and goes on",
     "broker crash": "the broker ends, now or at a disk operation, perhaps with its machine",
     "broker stop": "the broker is stopped gracefully, and started again",
     "reset": "a connection of your processes is reset",

@@ -31,6 +31,7 @@ class ProcessNode(Node):
         self.turns = 0
         self.crash_before: int | None = None
         self.on_crash: Callable[[], None] = lambda: None
+        self.on_step: Callable[[bool], None] = lambda ends: None
         self.on_exit: Callable[[SystemExit], None] = lambda error: None
 
     def _iterate(self) -> None:
@@ -49,6 +50,13 @@ class ProcessNode(Node):
             error = context.get("exception")
             self.tell(f"asyncio logs: {context.get('message')}: {error!r}")
             self.keep(error)
+
+    def step(self, ends: bool = False) -> None:
+        """Called when the user's code gives the broker a command, or has received a message.
+        `ends`: the command is to end a transaction.
+        """
+        self.recorder.acted()
+        self.on_step(ends)
 
     def tell(self, text: str, *about: str, always: bool = False) -> None:
         self.recorder.tell(self.name, text, *about, always=always)
@@ -89,6 +97,9 @@ class UserProcess:
         self.broken = ""  # the reason why another restart is useless
         self.assertions: list[str] = []
         self._planned: tuple[Fault, str] | None = None
+        self._steps = 0
+        self._at_steps: list[tuple[int, bool, Callable[[], None]]] = []
+        self._has_transactions = False
         self._failures: list[str] = []
         self._healed = False
 
@@ -98,6 +109,7 @@ class UserProcess:
         self.node = self.world.add(ProcessNode(self.world, name, self.recorder))  # type: ignore[abstract]
         self.node.clock_offset_s = self.clock_offset_s
         self.node.on_crash = self._crash_now
+        self.node.on_step = self._stepped
         self.node.on_exit = partial(self._ended_by, node=self.node)
         self.node.tell("starts", always=True)
         if self._planned is not None:
@@ -167,6 +179,28 @@ class UserProcess:
         if not self.finished:
             self.world.after(fault.down_s, self._again, node)
 
+    def at_step(self, fault: Fault, action: Callable[[], None]) -> None:
+        """Calls `action` at the fault's step, counted from now, maybe in a later life."""
+        self._at_steps.append((self._steps + fault.step, fault.at_end, action))
+
+    def _stepped(self, ends: bool) -> None:
+        self._steps += 1
+        self._has_transactions |= ends
+        waiting, self._at_steps = self._at_steps, []
+        for number, at_end, action in waiting:
+            wanted = ends or not (at_end and self._has_transactions)
+            if number <= self._steps and wanted:
+                action()
+            else:
+                self._at_steps.append((number, at_end, action))
+
+    def pause(self, seconds: float) -> bool:
+        """Stops the process, as SIGSTOP does; False if it does not run."""
+        if self.node is None or self.node.dead:
+            return False
+        self.node.busy_until = max(self.node.busy_until, self.world.now) + seconds
+        return True
+
     def set_clock(self, jump_s: float) -> None:
         self.clock_offset_s += jump_s
         if self.node is not None:
@@ -175,6 +209,7 @@ class UserProcess:
     def heal(self) -> None:
         """Cancels scheduled crashes."""
         self._healed = True
+        self._at_steps = []
         self._planned = None
         if self.node is not None:
             self.node.crash_before = None

@@ -28,7 +28,7 @@ _LOOKS: Final = 200  # for a subscription
 _LOOK_EVERY_S: Final = 0.05
 _LOOKS_FOR_DURABLE: Final = 10  # once there is a reader
 # Longer than the network or the disk stalls: what was sent is answered, or its connection is lost.
-_TIMEOUT_S: Final = 60
+_TIMEOUT_S: Final = 300
 _ANSWERED_AFTER_S: Final = 15.0
 
 
@@ -106,8 +106,9 @@ class Publisher:
         """Ends this life; begins another one when what this one sent is stored or lost."""
         node = self._node
         if node is not None and not node.dead and not self.done:
+            stalled_s = max(0.0, self._world.network.stalled_until - self._world.now)
             self._world.after(0.0, node.crash)
-            self._world.after(again_after_s, self._again, node)
+            self._world.after(stalled_s + again_after_s, self._again, node)
 
     def _again(self, node: Node) -> None:
         if self._node is node and not self.done:

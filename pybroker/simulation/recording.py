@@ -28,6 +28,7 @@ class Recorder:
         self._world = world
         self.events: list[Event] = []
         self.transactions: dict[Any, SeenTransaction] = {}
+        self.errors = 0  # commands that failed
         self.strikes = Strikes()
         self.first_action_s = math.inf
         self.last_action_s = 0.0
@@ -81,11 +82,12 @@ def _send_message(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
         if node is None:
             return await real(self, message, txn)
         name, topic = shown(message[0]), _plain(self.topic())
-        node.recorder.acted()
+        node.step()
         node.tell(f"sends {name} to {topic}{_in(txn)}", *_about(txn, name))
         try:
             message_id = await real(self, message, txn)
         except Exception as error:
+            node.recorder.errors += 1
             node.tell(f"{name} to {topic}: {error!r}", *_about(txn, name))
             raise
         node.recorder.acted()
@@ -104,7 +106,7 @@ def _submit(real: Callable[..., None]) -> Callable[..., None]:
     def submit(self: Producer, message: Any, txn: Transaction | None, done: Any) -> None:
         if (node := _recording()) is not None:
             name = shown(message[0])
-            node.recorder.acted()
+            node.step()
             text = f"sends {name} to {_plain(self.topic())}{_in(txn)}, without waiting"
             node.tell(text, *_about(txn, name))
         real(self, message, txn, done)
@@ -134,7 +136,7 @@ def _batch_receive(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
 
 def _received(messages: list[Message]) -> None:
     if (node := _recording()) is not None:
-        node.recorder.acted()
+        node.step()
         for message in messages:
             name = shown(message.data())
             again = f", time {message.redelivery_count() + 1}" if message.redelivery_count() else ""
@@ -147,13 +149,14 @@ def _acknowledge(real: Callable[..., Awaitable[Any]], how: str) -> Callable[...,
         node = _recording()
         if node is not None:
             names = _names(message)
-            node.recorder.acted()
+            node.step()
             text = f"acknowledges {how}{', '.join(names)}{_in(txn)}"
             node.tell(text, *_about(txn, *names))
         try:
             await real(self, message, txn)
         except Exception as error:
             if node is not None:
+                node.recorder.errors += 1
                 node.tell(f"acknowledgement: {error!r}", *_about(txn, *names))
             raise
 
@@ -193,11 +196,12 @@ def _ending(
             await real(self, *args, **kwargs)
             return
         name = _txn_name(self)
-        node.recorder.acted()
+        node.step(ends=True)
         node.tell(f"{verb}s transaction {name}", name)
         try:
             await real(self, *args, **kwargs)
         except Exception as error:
+            node.recorder.errors += 1
             node.tell(f"{verb} of {name}: {error!r}", name)
             raise
         node.recorder.acted()

@@ -13,15 +13,15 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.simulation import plan
-from pybroker.simulation.broker import PORT, SimulatedBroker
+from pybroker.simulation.broker import PORT
 from pybroker.simulation.declaring import (
     Logs,
     Record,
@@ -30,8 +30,10 @@ from pybroker.simulation.declaring import (
     declared,
     full_name,
 )
+from pybroker.simulation.events import Weather
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.judging import Account, Violation, judge, shown
+from pybroker.simulation.process_broker import ProcessBroker
 from pybroker.simulation.processes import UserProcess, said
 from pybroker.simulation.publishing import Publisher, Topics
 from pybroker.simulation.recording import Recorder, recorded_clients
@@ -66,31 +68,6 @@ class Outcome:
     judged: bool  # an output or a check was declared
     kinds: tuple[str, ...] = ()  # of faults, that the scenario allows
     met: tuple[int, ...] = ()  # the faults that met work, as indexes of `faults`
-
-
-class ProcessBroker(SimulatedBroker):
-    def __init__(self, world: World, sim: Simulation, recorder: Recorder) -> None:
-        config = replace(
-            BrokerConfig(
-                # The account reads topics from their start.
-                default_retention_time_in_minutes=-1,
-                default_retention_size_in_mb=-1,
-                broker_delete_inactive_topics_enabled=False,
-            ),
-            **sim.settings,
-        )
-        super().__init__(world, config)
-        self._recorder = recorder
-        self.names: dict[tuple[float, str], str] = {}  # names of faults, by time and kind
-
-    def crashed(self, fault: Fault) -> None:
-        name = self.names.get((fault.at_s, fault.kind))
-        if name is not None:
-            self._recorder.strikes.add(name, self.world.now)
-        self.note(f"{name or 'a fault of its disk'}: crashes")
-
-    def note(self, what: str) -> None:
-        self._recorder.tell(f"broker.{self.incarnation}", what, always=True)
 
 
 class SeedRun:
@@ -191,10 +168,20 @@ class SeedRun:
 
     def _happen_to_work(self, index: int) -> None:
         fault = self.faults[index]
-        if self._begun or fault.at_s <= _STARTING_S:
-            self._happen(fault, f"FAULT {index + 1}")
-        else:
+        if not self._begun and fault.at_s > _STARTING_S:
             self._waiting.append(index)
+            return
+        happen = partial(self._happen, fault, f"FAULT {index + 1}")
+        if fault.step:
+            lag_s = fault.lag * _command_s(self.world.weather)
+            after = partial(self.world.after, lag_s, self._unless_healed, happen)
+            self.processes[fault.process].at_step(fault, after)
+        else:
+            happen()
+
+    def _unless_healed(self, happen: Callable[[], None]) -> None:
+        if not self._healed_s:
+            happen()
 
     def _happen(self, fault: Fault, name: str) -> None:
         process = self.processes.get(fault.process)
@@ -214,11 +201,14 @@ class SeedRun:
         elif fault.kind == "disk full":
             broker.fill_disk(fault)
         elif fault.kind == "slow disk":
-            broker.disk.slow_until = self.world.now + 5 * fault.down_s
+            broker.disk.slow_until = self.world.now + min(5 * fault.down_s, 45.0)
         elif fault.kind == "stall":
-            self.world.network.stalled_until = self.world.now + 5 * fault.down_s
+            self.world.network.stalled_until = self.world.now + min(5 * fault.down_s, 45.0)
         elif fault.kind == "clock":
             self._set_clock(process, fault)
+        elif fault.kind == "pause":
+            if process is None or not process.pause(plan.paused_s(fault)):
+                return
         elif not self._disturb(fault):
             return
         self.recorder.strikes.add(name, self.world.now)
@@ -282,7 +272,7 @@ class SeedRun:
             self.broker.serving
             and all(publisher.done for publisher in self.publishers)
             and not any(process.is_busy for process in self.processes.values())
-            and all(self._is_read(given.topic) for given in self.sim.inputs)
+            and all(self._subscriptions(given.topic) for given in self.sim.inputs)
             and all(self._is_connected(process) for process in self.processes.values())
             and not self._backlog()
             and not self.broker.open_transactions()
@@ -438,6 +428,12 @@ class SeedRun:
             return self.world.call(node, work, _READ_WITHIN_S)
         except TimeoutError as error:
             raise _Stuck(str(error)) from error
+
+
+def _command_s(weather: Weather) -> float:
+    """The time that a command with several writes takes at most, usually."""
+    disk_s = 3 * (weather.disk_sync_s + weather.job_delay_s)
+    return 4 * weather.latency_s + disk_s + 20 * weather.iteration_s
 
 
 class _Stuck(Exception):

@@ -108,14 +108,13 @@ def late_scenario(sim):
 
 
 def test_faults_wait_for_an_input_that_comes_late():
-    outcome = next(
-        outcome
-        for outcome in (run_seed(late_scenario, seed) for seed in range(20))
-        if len(outcome.faults) > 2
-    )
-    texts = [event.text for event in outcome.events]
-    there = texts.index("'orders-0' is in orders")
-    assert any("FAULT" in text for text in texts[there:])
+    """The publisher waits for ten seconds; faults are over after five, unless there is no input."""
+    late_faults = []
+    for seed in range(20):
+        texts = [event.text for event in run_seed(late_scenario, seed).events]
+        there = texts.index("'orders-0' is in orders")
+        late_faults += [text for text in texts[there:] if "FAULT" in text]
+    assert len(late_faults) > 3
 
 
 def test_seeds_whose_faults_met_no_work_are_no_success():
