@@ -160,7 +160,9 @@ def pulsar_clock(request: pytest.FixtureRequest) -> "VirtualClock":
 
 @pytest.fixture
 def pulsar_faults(request: pytest.FixtureRequest) -> "Iterator[Faults]":
-    """The broker's fault points. The test's rules are removed at its end."""
+    """The broker's fault points. The test's rules are removed at its end; then the test fails if a
+    strict rule has not struck.
+    """
     faults = _broker_of(request).faults
     yield faults
-    faults.clear()
+    faults.clear_and_check()

@@ -3,6 +3,16 @@
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import ACTIONS, POINTS, Action, Point
 from pybroker.faults.registry import Faults, Observation
-from pybroker.faults.rule import Rule
+from pybroker.faults.rule import NeverStruck, Rule
 
-__all__ = ["ACTIONS", "POINTS", "Action", "Faults", "Observation", "Passing", "Point", "Rule"]
+__all__ = [
+    "ACTIONS",
+    "POINTS",
+    "Action",
+    "Faults",
+    "NeverStruck",
+    "Observation",
+    "Passing",
+    "Point",
+    "Rule",
+]

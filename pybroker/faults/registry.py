@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -129,6 +130,7 @@ class Faults:
         seconds: float | None = None,
         error: type[PulsarError] | str | None = None,
         message: str = "",
+        strict: bool = False,
     ) -> Rule:
         """Makes something go wrong at `point` from now on; `Action` and `POINTS` list the choices.
 
@@ -136,7 +138,9 @@ class Faults:
         topic stands for its partitions too. The rule lets the first `after` matching passings
         through, then strikes at every `every`-th, at most `times` (`once`: 1). A crash strikes
         once, unless `times` is greater. `seconds` is the length of a delay, or the time limit of a
-        hold (60). `error` is the name of a failure, such as "ServiceNotReady". Raises BadRule.
+        hold (60). `error` is the name of a failure, such as "ServiceNotReady". A `strict` rule that
+        has not struck when its block, its fixture or its broker ends, fails the test. Raises
+        BadRule.
         """
         given = {
             "topic": topic,
@@ -150,6 +154,8 @@ class Faults:
         plan = _checked(
             point, action, predicates, every, after, 1 if once else times, seconds, error, message
         )
+        if strict:
+            plan = replace(plan, strict=True)
         with self._lock:
             if len(self._rules) >= MAX_RULES:
                 raise BadRule(f"There are {MAX_RULES} rules: remove some first (`clear`)")
@@ -161,6 +167,13 @@ class Faults:
         """Removes all rules; steps that they hold continue."""
         for rule in self._rules:
             rule.remove()
+
+    def clear_and_check(self) -> None:
+        """Removes all rules. Raises NeverStruck if a strict one has not struck."""
+        rules = self._rules
+        self.clear()
+        for rule in rules:
+            rule.check()
 
     def removed(self, rule: Rule) -> None:
         with self._lock:

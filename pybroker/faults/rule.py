@@ -36,6 +36,11 @@ class Plan:
     seconds: float = 0.0  # length of a DELAY, limit of a HOLD
     error: type[PulsarError] = PulsarError  # of FAIL
     message: str = ""
+    strict: bool = False  # a test fails if it never strikes
+
+
+class NeverStruck(AssertionError):
+    """A strict rule has not struck once, so the test has not tested what it wanted to."""
 
 
 class Owner(Protocol):
@@ -113,8 +118,10 @@ class Rule:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.remove()
+        if kind is None:
+            self.check()
 
     @property
     def point(self) -> str:
@@ -135,6 +142,14 @@ class Rule:
         return self.is_removed or (self.plan.times is not None and self._begun >= self.plan.times)
 
     # -- from any thread
+
+    def check(self) -> None:
+        """Raises NeverStruck if the rule is strict and has not struck."""
+        if self.plan.strict and not self.hits:
+            raise NeverStruck(
+                f"{self._about()} never struck; {self.matched} passings matched. Does the test get "
+                "to this point, with these names? `faults.observe` shows what passes"
+            )
 
     def wait_for_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
         """Returns when the rule has struck `hits` times in total; for a crash, when the broker is
@@ -189,12 +204,14 @@ class Rule:
         self.release()
 
     def _too_few(self, hits: int, timeout_s: float) -> str:
-        plan = self.plan
-        about = "".join(f", {name} {value}" for name, value in plan.predicates.items())
         return (
-            f"{plan.action} at {plan.point}{about} struck {self.hits} of {hits} times within "
-            f"{timeout_s:g} s; {self.matched} passings matched"
+            f"{self._about()} struck {self.hits} of {hits} times within {timeout_s:g} s; "
+            f"{self.matched} passings matched"
         )
+
+    def _about(self) -> str:
+        about = "".join(f", {name} {value}" for name, value in self.plan.predicates.items())
+        return f"{self.plan.action} at {self.plan.point}{about}"
 
     # -- on the broker's loop
 

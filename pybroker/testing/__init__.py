@@ -32,7 +32,8 @@ def broker(
     production.
 
     `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. /metrics is
-    not cached unless a setting says otherwise.
+    not cached unless a setting says otherwise. Raises NeverStruck at the end if a strict rule of
+    `faults` has not struck.
     """
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})
@@ -40,6 +41,8 @@ def broker(
     try:
         running.start()
         yield running
+        if faults:
+            running.faults.clear_and_check()
     finally:
         running.stop()
         running.release_ports()

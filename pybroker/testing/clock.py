@@ -12,6 +12,7 @@ clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
 
 import asyncio
 import heapq
+import math
 import re
 import threading
 import time
@@ -25,6 +26,8 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _IDLE_ROUNDS: Final = 3  # of the loop: one callback may schedule another
 _THREADS_PAUSE_S: Final = 0.0005
 _AT_MOST_S: Final = 120.0
+_JUDGED_AFTER_S: Final = 2.0  # then it is known how long the rest would take
+_FAR_TOO_LONG: Final = 3.0  # times the limit
 _LONGEST_S: Final = 100 * 365.25 * 86_400  # dates end in the year 9999
 
 Duration = float | str | timedelta
@@ -90,6 +93,17 @@ class AdvancingLoop(asyncio.SelectorEventLoop):
         heapq.heapify(timers)
 
 
+def _refuse_what_takes_too_long(done_s: float, wanted_s: float) -> None:
+    """Raises TimeoutError soon if the advance could not end in time."""
+    needed_s = _JUDGED_AFTER_S * wanted_s / max(done_s, 0.001)
+    if needed_s > _FAR_TOO_LONG * _AT_MOST_S:
+        raise TimeoutError(
+            f"The broker has so much to do at its times that this advance would take about "
+            f"{needed_s:.0f} s, more than {_AT_MOST_S:g} s: advance by less at once, or to the "
+            f"moment that matters. The clock has advanced by {done_s / 86_400:.1f} days"
+        )
+
+
 def _in_real_time(timer: asyncio.TimerHandle) -> bool:
     called: Any = timer._callback  # type: ignore[attr-defined]
     return getattr(getattr(called, "__self__", None), "in_real_time", False)
@@ -97,6 +111,8 @@ def _in_real_time(timer: asyncio.TimerHandle) -> bool:
 
 class VirtualClock:
     """A `Clock` that outlives restarts of its broker."""
+
+    is_steady = True  # it moves with the loop's time
 
     def __init__(self) -> None:
         self.offset_s = 0.0
@@ -161,9 +177,14 @@ class VirtualClock:
     async def _advance(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, AdvancingLoop)
-        target_s, give_up_s = loop.time() + seconds, time.monotonic() + _AT_MOST_S
+        began_s, target_s = loop.time(), loop.time() + seconds
+        judged_s = time.monotonic() + _JUDGED_AFTER_S
+        give_up_s = time.monotonic() + _AT_MOST_S
         while True:
             await self._settle(loop, give_up_s)
+            if time.monotonic() > judged_s:
+                judged_s = math.inf
+                _refuse_what_takes_too_long(loop.time() - began_s, seconds)
             due_s = loop.next_due_s()
             if due_s is None or due_s > target_s:
                 break

@@ -12,9 +12,9 @@ import pytest
 
 import pybroker.testing
 from pybroker.base.runtime import sleep_in_real_time
-from pybroker.client import Client, Consumer, InitialPosition
-from pybroker.testing import RunningBroker
-from pybroker.testing.clock import seconds_of
+from pybroker.client import Client, Consumer, ConsumerType, InitialPosition, Timeout
+from pybroker.testing import RunningBroker, clock
+from pybroker.testing.clock import AdvancingLoop, seconds_of
 
 TOPIC = "persistent://public/default/t"
 
@@ -139,3 +139,41 @@ def test_a_broker_that_ends_waits_until_the_time_was_moved(broker: RunningBroker
         for each in (held, advanced, ended):
             each.result(20)
     assert broker.clock.offset_s > 3599
+
+
+def test_a_month_with_delayed_messages_takes_few_turns(
+    broker: RunningBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once had a turn for each minute until the message was due."""
+    turns: list[float] = []
+    move = AdvancingLoop.move
+
+    def counted(loop: AdvancingLoop, seconds: float) -> None:
+        turns.append(seconds)
+        move(loop, seconds)
+
+    monkeypatch.setattr(AdvancingLoop, "move", counted)
+    consumer = client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest
+    )
+    client.create_producer(TOPIC).send(b"late", deliver_after=timedelta(days=30))
+    broker.clock.advance("29d")
+    with pytest.raises(Timeout):
+        consumer.receive(timeout_millis=100)
+    broker.clock.advance("2d")
+    assert consumer.receive(timeout_millis=10_000).data() == b"late"
+    assert len(turns) < 100
+
+
+def test_a_span_with_far_too_much_work_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is work every five minutes of 95 years."""
+    monkeypatch.setattr(clock, "_JUDGED_AFTER_S", 0.01)
+    with (
+        pybroker.testing.broker(ttl_duration_default_in_seconds=30 * 86_400) as broker,
+        Client(broker.service_url) as client,
+    ):
+        client.create_producer(TOPIC).send(b"x")
+        subscribed(client)
+        with pytest.raises(TimeoutError, match="this advance would take about"):
+            broker.clock.advance("35000d")
+        broker.clock.advance("1h")

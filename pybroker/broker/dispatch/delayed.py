@@ -31,7 +31,7 @@ from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
 MAX_DELAYED: Final = 4_000_000  # per subscription; at this number reading stops
 DUE_AT_ONCE: Final = MAX_RUN_ENTRIES
 _ROUNDS_A_TICK: Final = 20  # of deliveries
-_LOOK_AGAIN_S: Final = 60.0  # in case the wall clock is set meanwhile
+_LOOK_AGAIN_S: Final = 60.0  # in case the wall clock is set meanwhile, unless it never is
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,9 @@ class UndelayedReader:
         self._cancel_visit()
         delay_s = max(0, due_ms - self._delays.clock.now_ms()) / 1000
         self._visit_ms = due_ms
-        self._visit = self._delays.housekeeper.visit_in(min(delay_s, _LOOK_AGAIN_S), self._wake)
+        if not getattr(self._delays.clock, "is_steady", False):
+            delay_s = min(delay_s, _LOOK_AGAIN_S)
+        self._visit = self._delays.housekeeper.visit_in(delay_s, self._wake)
 
     def _wake(self) -> None:
         self._visit = None
