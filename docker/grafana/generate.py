@@ -80,6 +80,7 @@ OVERVIEW: Final[Sequence[Panel]] = (
         [
             ("rate(pybroker_limit_refusals_total@[$__rate_interval])", "{{limit}}"),
             ("pybroker_storage_full@", "the disk is full"),
+            ("pybroker_ledgers_short_of_copies@", "open ledgers that are short of copies"),
         ],
     ),
     ("Rendering of a scrape", "s", [("pybroker_metrics_render_seconds@", "took")]),

@@ -114,6 +114,9 @@ class UnlikeSettings(Feature):
         self.world.after(BEGINS_S + 2.0, self._come, member)
 
     def _come(self, member: Any) -> None:
+        if not any(each.serving for each in self.broker.members):
+            self.world.after(0.5, self._come, member)
+            return
         member.is_resting = False
         member.start()
 
