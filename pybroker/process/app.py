@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pybroker")
 _BOOTS: Final = "/boots"
-_LOOK_AGAIN_S: Final = 0.05
 _KINDS: Final = {"basic": "passwords", "token": "token keys"}  # what a login method reloads
 
 # Errors that end a start, and whose message already says what to do.
@@ -407,8 +406,8 @@ async def _count_boot(metadata: MetadataStore) -> int:
         boot, version = (0, -1) if stored is None else (int(stored.value) + 1, stored.version)
         try:
             await metadata.put(_BOOTS, str(boot).encode(), version)
-        except BadVersion:  # another broker was first; its write will be visible in a moment
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        except BadVersion:  # another broker was first
+            await metadata.refresh(_BOOTS)  # a mirror that waits for events may be late each time
         else:
             return boot
 
