@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import extreme_pages
 import extreme_values as extremes
 from peer import CONNECT, frame
 from raw_client import RawClient
@@ -33,7 +34,9 @@ SEED = 1
 LONGEST_STALL_S = 0.05
 NOTABLE_S = 0.015
 GROUP = 50
-MEMORY_MIB = 20  # on a busy machine more work is in flight, and the heap keeps its peak
+# On a busy machine more work is in flight. The heap keeps its peak: messages that take megabytes
+# once they are decompressed, in each of the threads that decompress.
+MEMORY_MIB = 40
 Work = Callable[[], object]
 _T = pb.BaseCommand
 _PONG = re.compile(rb"\x08\x13\x9a\x01\x00")
@@ -163,15 +166,25 @@ class Run:
 
     def requests(self) -> list[str]:
         """Send all requests; returns those answered with an internal error."""
-        asker, failed = Asker(self._broker.admin_url), []
-        self._prepare(asker)
+        self._prepare(Asker(self._broker.admin_url))
+        return self._ask_all(extremes.requests())
+
+    def pages(self) -> list[str]:
+        """Like `requests`, for the console."""
+        self._prepare(Asker(self._broker.admin_url))
+        with RawClient(self._broker.service_url, answer_timeout_s=30) as client:
+            extreme_pages.publish(client)
+        return self._ask_all(extreme_pages.requests())
+
+    def _ask_all(self, requests: Iterator[extremes.Request]) -> list[str]:
+        asker, failed = Asker(self._broker.admin_url), list[str]()
 
         def ask(name: str, request: extremes.Request) -> None:
             if asker.ask(request) == 500:
                 failed.append(name)
 
         works: list[tuple[str, Work]] = []
-        for request in _shuffled(extremes.requests())[:: self._every]:
+        for request in _shuffled(requests)[:: self._every]:
             name = f"{request.method} {request.path[:100]} {request.body[:60]!r}"
             works.append((name, partial(ask, name, request)))
         self._measure(works)
@@ -218,9 +231,10 @@ def attack(measured: bool, every: int = 1) -> tuple[list[str], Run]:
             run, faults = Run(broker, measured, every), []
             run._prepare(Asker(broker.admin_url))
             bystander = Bystander(broker.service_url)
+            Asker(broker.admin_url).ask(extremes.Request("GET", "/console", b""))  # imports it
             before = memory_mib(broker.pid)
             run.commands()
-            faults += [f"answered with 500: {name}" for name in run.requests()]
+            faults += [f"answered with 500: {name}" for name in run.pages() + run.requests()]
             grown = memory_mib(broker.pid) - before
             served = bystander.stop()
             print(f"seed {SEED}: {served} messages of the bystander, memory {before} + {grown} MiB")
