@@ -151,7 +151,7 @@ def test_a_spark_query_shows_its_last_batch_and_its_lag(browser: Browser, client
     client.subscribe("input", "pipeline").close()
     for _ in range(3):
         producer.send(b"row")
-    control = "persistent://public/default/spark-query-q1"
+    control = "persistent://public/default/__spark-query-q1"
     client.subscribe(control, "query-q1").close()
     markers = client.create_producer(control)
     ends = {"pipeline": {"persistent://public/default/input": "1:0"}}
@@ -159,7 +159,7 @@ def test_a_spark_query_shows_its_last_batch_and_its_lag(browser: Browser, client
     markers.send(json.dumps({"query_id": "other", "batch_id": 9, "ends": ends}).encode())
     markers.send(json.dumps({"query_id": "q1", "batch_id": 7, "ends": ends}).encode())
     page = words(browser.page("/console/pipelines"))
-    assert re.search(r"q1 persistent://public/default/spark-query-q1 7 .* ago 3 1 source", page)
+    assert re.search(r"q1 persistent://public/default/__spark-query-q1 7 .* ago 3 1 source", page)
     assert "public/default/input subscription pipeline, fence at 1:0 , 3 behind" in page
     named = words(browser.page(f"/console/pipelines?control={control}"))
     assert "1 source" in named

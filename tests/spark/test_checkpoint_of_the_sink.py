@@ -65,5 +65,11 @@ def test_a_checkpoint_that_cannot_be_read_is_a_warning_and_no_error(
     assert "never restore an older copy" in record.getMessage()
 
 
+@pytest.mark.parametrize("metadata", ["", "[]", "torn {", '"id"'])
+def test_metadata_that_says_nothing_is_that_of_no_query(checkpoint, metadata):
+    (checkpoint / "metadata").write_text(metadata)
+    assert planned(str(checkpoint), QUERY, 3) is None
+
+
 def test_another_querys_checkpoint_is_not_taken_for_its_own(checkpoint):
     assert planned(str(checkpoint), "another", 3) is None

@@ -5,14 +5,13 @@ systems. It reads local checkpoints itself and others through Arrow, which knows
 abfs. If the checkpoint cannot be read, a marker cannot tell what the batch has read.
 """
 
-import json
 import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from pybroker.base.errors import MetadataError
-from pybroker.spark.offset_log import PlannedBatch, Read
+from pybroker.spark.offset_log import PlannedBatch, Read, parsed
 
 log = logging.getLogger("pybroker.spark")
 
@@ -44,8 +43,8 @@ def _warn(location: str, reason: str) -> None:
 
 def _require(read: Read, query_id: str) -> None:
     """Raises MetadataError if it is not this query's checkpoint."""
-    text = read("metadata")
-    if text is None or json.loads(text).get("id") != query_id:
+    metadata = parsed(read("metadata") or "")
+    if not isinstance(metadata, dict) or metadata.get("id") != query_id:
         raise MetadataError(f"it is not that of query {query_id}")
 
 
