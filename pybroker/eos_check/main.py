@@ -1,6 +1,7 @@
 """`pybroker eos-check -- COMMAND`: runs the command with a crash at each step, and judges it."""
 
 import argparse
+import contextlib
 import re
 import shlex
 import shutil
@@ -9,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pybroker.base import verdict_files
 from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
@@ -20,7 +23,7 @@ from pybroker.eos_check.marked_processes import Undertaker
 from pybroker.eos_check.run_result import CannotRun
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
-from pybroker.eos_check.verdict import report
+from pybroker.eos_check.verdict import TOOL, report
 
 EXIT_NOT_JUDGED: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -77,10 +80,20 @@ def main(words: Sequence[str]) -> int:
         OSError,
     ) as error:
         print(f"pybroker: cannot judge: {error}", file=sys.stderr)
+        _write_reason(options, shlex.join(command), str(error))
         return EXIT_NOT_JUDGED
     except KeyboardInterrupt:
         print("pybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _write_reason(options: argparse.Namespace, name: str, reason: str) -> None:
+    title = "could not be judged"
+    verdict = verdict_files.Verdict(
+        TOOL, name, title, EXIT_NOT_JUDGED, findings=[reason], text=reason
+    )
+    with contextlib.suppress(OSError):  # maybe this is the reason
+        verdict_files.write(options, verdict)
 
 
 def _interrupted(*_: object) -> None:
@@ -192,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         help="runs at the same time; default: 2",
     )
     add("--report", type=Path, metavar="FILE", help="write an HTML page with the verdict")
+    verdict_files.add_options(parser)
     return parser
 
 
@@ -262,6 +276,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     """Runs the check and returns the exit code. Raises CannotRun and OSError."""
     if options.report is not None:
         options.report.open("a").close()  # report an unwritable file before minutes of work
+    verdict_files.require_writable(options)
     started_s = time.monotonic()
     bars: dict[tuple[str, int], ProgressBar] = {}
 
@@ -285,4 +300,5 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     explored = exploration.explore()
     for bar in bars.values():
         bar.interrupt()
-    return report(settings, explored, options.report, time.monotonic() - started_s)
+    write = partial(verdict_files.write, options)
+    return report(settings, explored, options.report, time.monotonic() - started_s, write)

@@ -6,11 +6,12 @@ found nothing, which proves little.
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from pybroker.base import verdict_files
 from pybroker.base.colours import BOLD, GREEN, RED, YELLOW, coloured
 from pybroker.eos_check.drawing import page
 from pybroker.eos_check.exploration import Explored
@@ -20,6 +21,7 @@ from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.timeline import Row, as_text, rows
 from pybroker.eos_check.words import printable
 
+TOOL: Final = "pybroker eos-check"
 _BREACHES_SHOWN: Final = 5
 _KINDS_SHOWN: Final = 3
 _WORDS_SHOWN: Final = 12  # lines
@@ -55,8 +57,16 @@ def verdict(explored: Explored) -> Verdict:
     return Verdict.EXACTLY_ONCE
 
 
-def report(settings: Settings, explored: Explored, file: Path | None, took_s: float) -> int:
-    """Prints the verdict, writes the page to `file`, and returns the exit code. Raises OSError."""
+def report(
+    settings: Settings,
+    explored: Explored,
+    file: Path | None,
+    took_s: float,
+    write: Callable[[verdict_files.Verdict], None] | None = None,
+) -> int:
+    """Prints the verdict, writes the page to `file`, and returns the exit code. `write` gets the
+    verdict for programs. Raises OSError.
+    """
     told: list[Row] = []
     findings: list[str] = []
     facts = _tried(explored, took_s)
@@ -83,7 +93,26 @@ def report(settings: Settings, explored: Explored, file: Path | None, took_s: fl
         is_good = reached is Verdict.EXACTLY_ONCE
         file.write_text(page(title, findings, [command, *facts], told, is_good), "utf-8")
         print(f"report: {file}")
+    if write is not None:
+        crashes = {"tried": explored.singles_tried, "known": explored.singles}
+        kinds = {
+            "known": explored.kinds,
+            "notTried": [*map(str, explored.not_tried)],
+            "notReached": [*map(str, explored.not_reached)],
+        }
+        more = {"crashes": crashes, "kindsOfCrash": kinds, "notJudged": explored.unjudged}
+        text = "\n".join([*findings, *facts, "", as_text(told)])
+        write(
+            verdict_files.Verdict(
+                TOOL, name(settings), title, reached.value, took_s, findings, text, more
+            )
+        )
     return reached.value
+
+
+def name(settings: Settings) -> str:
+    """The name of the test, for programs."""
+    return shlex.join(settings.command)
 
 
 def _print_example(summary: str, told: Sequence[Row], findings: Sequence[str]) -> None:

@@ -21,17 +21,21 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pybroker.base import verdict_files
+from pybroker.base.verdict_files import Verdict
 from pybroker.simulation.coverage import Coverage
 from pybroker.simulation.declaring import ScenarioError, Simulation
+from pybroker.simulation.plan import described
 from pybroker.simulation.report import kept, replay_options, report
 from pybroker.simulation.run import Outcome, run_seed
 from pybroker.simulation.shrinking import shrunk
 from pybroker.simulation.virtual import virtual_time
 
+_TOOL: Final = "pybroker simulate"
 EXIT_BROKEN: Final = 1
 EXIT_CANNOT_RUN: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -69,26 +73,39 @@ def main(arguments: list[str]) -> int:
     jobs = 1 if options.seed is not None else options.jobs
     context = multiprocessing.get_context("spawn")
     hung = context.Value("q", 0)  # the seed that had to be killed, plus 1
+    began_s = time.monotonic()
     try:
+        verdict_files.require_writable(options)
         with _processes(jobs, context, hung) as pool:
-            if options.seed is not None:
-                return _replay(pool, options)
-            return _many(pool, options)
+            verdict = (_many if options.seed is None else _replay)(pool, options)
+            verdict = replace(verdict, seconds=time.monotonic() - began_s)
+        verdict_files.write(options, verdict)
+        return verdict.exit_code
     except ScenarioError as error:
-        print(f"pybroker: {error}", file=sys.stderr)
-        return EXIT_CANNOT_RUN
+        return _cannot_run(options, str(error))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader is gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the final flush
+            return EXIT_CANNOT_RUN
+        return _cannot_run(options, str(error))
     except KeyboardInterrupt:
         print("\npybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the final flush
-        return EXIT_CANNOT_RUN
     except BrokenProcessPool:
         why = "a simulating process ended unexpectedly: does the code call os._exit?"
         if hung.value:
             why = _too_long(hung.value - 1, caught=True)
-        print(f"pybroker: {why}", file=sys.stderr)
-        return EXIT_CANNOT_RUN
+        return _cannot_run(options, why)
+
+
+def _cannot_run(options: argparse.Namespace, why: str) -> int:
+    print(f"pybroker: {why}", file=sys.stderr)
+    verdict = Verdict(
+        _TOOL, options.target, "it could not run", EXIT_CANNOT_RUN, findings=[why], text=why
+    )
+    with contextlib.suppress(OSError):  # maybe this is the reason
+        verdict_files.write(options, verdict)
+    return EXIT_CANNOT_RUN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N,N",
         help="with --seed: inject only these of its faults, by number (none: no faults)",
     )
+    verdict_files.add_options(parser)
     return parser
 
 
@@ -158,14 +176,18 @@ def _processes(jobs: int, context: Any, hung: Any) -> Iterator[ProcessPoolExecut
         raise
 
 
-def _replay(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
+def _replay(pool: ProcessPoolExecutor, options: argparse.Namespace) -> Verdict:
     chosen = None if options.faults is None else tuple(n - 1 for n in options.faults)
     outcome = pool.submit(_one, options.target, options.seed, chosen, True).result()
-    print(report(outcome, everything=True))
-    return EXIT_BROKEN if outcome.violations else 0
+    text = report(outcome, everything=True)
+    print(text)
+    if outcome.violations:
+        return _broken(options.target, outcome, text)
+    facts = {"seed": outcome.seed, "history": outcome.digest}
+    return Verdict(_TOOL, options.target, kept(outcome.judged), 0, text=text, facts=facts)
 
 
-def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
+def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> Verdict:
     end = options.start + options.seeds
     progress = Progress(options.seeds)
     print(f"seeds {options.start} to {end - 1} of {options.target}", flush=True)
@@ -174,12 +196,43 @@ def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
         if failed is None:
             progress.say(f"{options.seeds} seeds, {kept(progress.judged)}", final=True)
             print(progress.coverage, flush=True)
-            return EXIT_CANNOT_RUN if progress.judged and progress.coverage.nothing_met else 0
+            return _kept(options, progress.judged, progress.coverage)
         progress.say(f"seed {failed.seed} failed: {failed.violations[0]}", final=True)
         outcome = _least(pool, options.target, failed, progress)
-    print(f"\n{report(outcome)}")
-    print(f"again: pybroker simulate {options.target} {replay_options(outcome)}", flush=True)
-    return EXIT_BROKEN
+    text = report(outcome)
+    print(f"\n{text}")
+    verdict = _broken(options.target, outcome, text)
+    print(f"again: {verdict.facts['again']}", flush=True)
+    return verdict
+
+
+def _kept(options: argparse.Namespace, judged: bool, coverage: Coverage) -> Verdict:
+    """No promise was broken; but nothing was tested if no fault met work."""
+    untested = judged and coverage.nothing_met
+    return Verdict(
+        _TOOL,
+        options.target,
+        "no fault met work" if untested else kept(judged),
+        EXIT_CANNOT_RUN if untested else 0,
+        findings=[str(coverage)] * untested,
+        text=str(coverage),
+        facts={
+            "seeds": options.seeds,
+            "faultsThatMetWork": dict(coverage.met),
+            "faultsThatMetNone": [kind for kind in coverage.allowed if not coverage.met[kind]],
+        },
+    )
+
+
+def _broken(target: str, outcome: Outcome, text: str) -> Verdict:
+    facts = {
+        "seed": outcome.seed,
+        "faults": [described(outcome.faults[index]) for index in outcome.chosen],
+        "history": outcome.digest,
+        "again": f"pybroker simulate {target} {replay_options(outcome)}",
+    }
+    findings = [*map(str, outcome.violations)]
+    return Verdict(_TOOL, target, "a promise was broken", EXIT_BROKEN, 0.0, findings, text, facts)
 
 
 def _first_failure(
