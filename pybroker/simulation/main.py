@@ -207,8 +207,10 @@ def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> Verdict:
 
 
 def _kept(options: argparse.Namespace, judged: bool, coverage: Coverage) -> Verdict:
-    """No promise was broken; but nothing was tested if no fault met work."""
-    untested = judged and coverage.nothing_met
+    """No promise was broken; but nothing was tested if no fault met work. One seed alone may well
+    have drawn none.
+    """
+    untested = judged and coverage.nothing_met and options.seeds > 1
     return Verdict(
         _TOOL,
         options.target,
