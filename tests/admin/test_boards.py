@@ -59,7 +59,6 @@ def test_our_own_metrics_are_on_a_board() -> None:
     assert missing == {
         "pybroker_commit_bytes",
         "pybroker_commit_seconds_recent",  # the console shows it
-        "pybroker_ledgers_short_of_copies",  # of clusters, which these boards do not show
         "pybroker_storage_refused_writes_total",
         "pybroker_txn_held_messages",
     }
