@@ -36,7 +36,7 @@ test: check browser  ## everything: static checks, all tests, real Spark, Java a
 	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
 	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
-	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 2 $(BY_FILE) $(ARGS)
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 3 $(BY_FILE) $(ARGS)
 
 browser:
 	@$(if $(BROWSER),,sh tests/console/install_chromium.sh)
