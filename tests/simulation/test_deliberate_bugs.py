@@ -111,7 +111,7 @@ CASES = {
     "termination-not-durable": Case("TAKES MORE", 4, ("terminating",)),
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "topics-commit-in-an-order-of-their-own": Case("COMMIT ORDER", 1, ENDS_AT_ONCE),
-    "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 20, ("succession",)),
+    "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 5, ("succession",)),
     "trimmed-ones-hold-back": Case("STILL OPEN", 1, ("returning producers", "unloads")),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 2, ("truncating",)),

@@ -11,6 +11,7 @@ from pybroker.broker.dispatch.left_out import _Batch
 from pybroker.broker.dispatch.lives import Life, Lives
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.transaction.pending_acks import records, store
+from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.state import PendingAckState
 
@@ -44,7 +45,10 @@ def plain_ones_cover_what_is_held() -> Iterator[None]:
 @contextmanager
 def transactions_cover_what_others_hold() -> Iterator[None]:
     """A cumulative acknowledgement in a transaction covers messages that another one holds."""
-    with patch.object(PendingAckState, "_held_by_others", lambda *_: {}):
+    with (
+        patch.object(PendingAckState, "_held_by_others", lambda *_: {}),
+        patch.object(Covered, "spared", lambda *_: {}),
+    ):
         yield
 
 
