@@ -99,7 +99,10 @@ def clients_drop_nothing() -> Iterator[None]:
 @contextmanager
 def what_others_consumed_consumed_again() -> Iterator[None]:
     """A consumer's transaction may cover what it was given before another one consumed it."""
-    with patch.object(Life, "tainted_by", lambda *_: None):
+    with (
+        patch.object(Life, "tainted_by", lambda *_: None),
+        patch.object(Covered, "require_unacknowledged", lambda *_: None),
+    ):
         yield
 
 
