@@ -26,6 +26,7 @@ from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.marker import Marker
 from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading.idle import Idleness
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
@@ -78,6 +79,7 @@ class PulsarSource:
             chosen(options, Mode.READ_STREAM), Shape.of(default_schema())
         )
         self._reader._session = Session(FakeClient(broker))  # type: ignore[arg-type]
+        self._reader._idleness = Idleness(pause=lambda _: None)
 
     def initial(self) -> str:
         return json.dumps(self._reader.initialOffset())
