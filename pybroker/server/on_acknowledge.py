@@ -252,7 +252,7 @@ async def _covered(
     covered = Covered(runs, parts)
     if command.ack_type != pb.CommandAck.Cumulative or not covered:
         raise NotAllowed("Only a cumulative acknowledgement names messages that it covers")
-    if covered.last > max(ack.position for ack in acks):
+    if [covered.last] > [ack.position for ack in acks]:
         raise NotAllowed("A cumulative acknowledgement covers nothing after its last message")
     return covered
 

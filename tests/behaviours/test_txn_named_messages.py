@@ -2,7 +2,6 @@
 nothing is refused that is right. The same programs, with single messages and with batches.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,16 +11,12 @@ from scenario import (
     acknowledge_up_to,
     assert_nothing_more,
     publish,
-    publish_batch,
     receive,
     subscribe,
 )
-from test_txn_second_copies import data, disconnect_all
+from test_txn_second_copies import PUBLISHED, Publish, data, disconnect_all
 
 from pybroker.client import Client, ConsumerType, Timeout, TransactionConflict
-
-PUBLISHED = pytest.mark.parametrize("publish", [publish, publish_batch])
-Publish = Callable[..., None]
 
 
 def individually(consumer: Any, messages: list[Any], client: Client, commit: bool) -> None:

@@ -135,3 +135,12 @@ def test_aborted_messages_that_a_reader_of_uncommitted_ones_received_do_not_conf
         state.take_cumulative(ONE, PendingAck(Position(0, 3)), covered=covered)
     covered.hidden = lambda *_: [(1, 2)]
     state.take_cumulative(ONE, PendingAck(Position(0, 3)), covered=covered)
+
+
+def test_runs_that_overlap_hide_nothing_that_another_transaction_holds() -> None:
+    state = PendingAckState(cursor_over(ENTRIES))
+    state.take(ONE, [PendingAck(Position(0, 5))])
+    covered = Covered([(0, 0, 7), (0, 1, 1), (0, 4, 3)], [])
+    covered.unacknowledged = [(0, 0, 7)]
+    with pytest.raises(Conflict, match="an open transaction"):
+        state.take_cumulative(TWO, PendingAck(Position(0, 7)), covered=covered)

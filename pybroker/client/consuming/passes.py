@@ -100,6 +100,10 @@ class Passes:
                     return later.first
         return None
 
+    def knows_all(self, given: Given) -> bool:
+        """Whether nothing was forgotten that the application may have in hand."""
+        return all(each.is_whole for each in self._since(given.epoch))
+
     def _since(self, epoch: int) -> Iterator[Given]:
         return (each for each in self._all() if each.epoch == epoch)
 

@@ -68,7 +68,7 @@ class Transacted:
             except Exception as error:
                 txn.refused(error)
                 raise
-        is_known = self._gets_all and given is not None and given.is_whole
+        is_known = self._gets_all and given is not None and self._passes.knows_all(given)
         command = self._acks.up_to(txn.txn_id, place, covered if is_known else None)
         await self._send(txn, [command])
         if given is not None:
@@ -77,14 +77,15 @@ class Transacted:
     async def _covered(self, txn: Transaction, given: Given, place: Place) -> MessageSet:
         """Raises TransactionConflict if it covers second copies of what was consumed."""
         passes = self._passes
-        for other, otherwise in passes.rivals(txn.txn_id, given, passes.covered(given, place)):
+        covered = passes.covered(given, place)
+        for other, otherwise in passes.rivals(txn.txn_id, given, covered):
             # It was ended by its timeout, or by another client.
             committed = await txn.has_committed(other, self._topic, self._subscription)
             if committed is not None:
                 passes.ended(other, committed)
+                covered = passes.covered(given, place)
             elif otherwise:
                 raise _delivered_twice(txn, other)
-        covered = passes.covered(given, place)
         if passes.has_spent(given, covered):
             raise _delivered_twice(txn, None)
         if (late := passes.unclear(given, place, covered)) is not None:

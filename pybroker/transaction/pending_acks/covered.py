@@ -37,7 +37,7 @@ class Covered:
         self._whole = [part for part in parts if not part.still_unacked]
         self._parts = {part.position: part for part in parts if part.still_unacked}
         whole = ((*part.position, part.position.entry_id) for part in self._whole)
-        self._runs = sorted([*runs, *whole])
+        self._runs = _merged(sorted([*runs, *whole]))
         # The entries up to the last message that may be delivered, in order.
         self.unacknowledged: Iterable[EntryRun] = ()
         # Ranges of aborted messages among the entries of a ledger, see HiddenRanges.
@@ -52,10 +52,9 @@ class Covered:
         return max([*ends, *self._parts])
 
     def bits_of(self, position: Position) -> int:
-        index = bisect_right(self._runs, (*position, position.entry_id)) - 1
-        for ledger_id, first, last in self._runs[max(index, 0) : index + 2]:
-            if ledger_id == position.ledger_id and first <= position.entry_id <= last:
-                return ALL_INDEXES
+        index = bisect_right(self._runs, tuple(position), key=_begin) - 1
+        if index >= 0 and position <= (self._runs[index][0], self._runs[index][2]):
+            return ALL_INDEXES
         part = self._parts.get(position)
         return 0 if part is None else part.acked_indexes
 
@@ -120,3 +119,18 @@ class Covered:
                 else:
                     yield Position(ledger_id, entry_id)
                 entry_id += 1
+
+
+def _begin(run: EntryRun) -> tuple[int, int]:
+    return run[:2]
+
+
+def _merged(runs: Iterable[EntryRun]) -> list[EntryRun]:
+    """The same entries without overlaps; `runs` are sorted, and come from a client."""
+    merged: list[EntryRun] = []
+    for ledger_id, first, last in runs:
+        if merged and merged[-1][0] == ledger_id and first <= merged[-1][2]:
+            merged[-1] = ledger_id, merged[-1][1], max(merged[-1][2], last)
+        elif first <= last:
+            merged.append((ledger_id, first, last))
+    return merged
