@@ -5,12 +5,14 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-UNIT := not slow and not java and not spark and not go and not rust and not node and not browser
+PROTOC := build/protoc
+UNIT := not slow and not java and not spark and not go and not rust and not node and not browser and not postgresql
 GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
 RUST := $(shell command -v cc >/dev/null && cargo --version 2>/dev/null | \
   awk '{split($$2, version, "."); if (version[1] > 1 || version[2] >= 85) print "rust"}')
 NODE := $(shell command -v npm >/dev/null && node --version 2>/dev/null | \
   awk -F '[v.]' '$$2 >= 18 {print "node"}')
+POSTGRESQL := $(firstword $(shell command -v initdb) $(wildcard /usr/lib/postgresql/*/bin/initdb))
 # Evaluated again after `browser` has tried to install it.
 BROWSER = $(shell command -v chromium >/dev/null && command -v chromedriver >/dev/null && \
   command -v npm >/dev/null && echo browser)
@@ -19,10 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test. No worker replaces it, because that
 # one might wait for work forever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
-LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
+LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(POSTGRESQL),, or postgresql)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser check bench spec simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots metrics clean
+.PHONY: help demo test browser check bench spec simulate kill-rounds database-kills cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs drawings release screenshots metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +36,7 @@ test: check browser  ## everything: static checks, all tests, real Spark, Java a
 	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
 	@$(if $(RUST),,echo "Rust 1.85 with a C compiler is not installed (https://rustup.rs): tests of the Rust crate are left out")
 	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
+	@$(if $(POSTGRESQL),,echo "PostgreSQL is not installed (Debian: postgresql): tests with it are left out")
 	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 3 $(BY_FILE) $(ARGS)
@@ -61,6 +64,9 @@ simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds (ARG
 kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load; checks the counts afterwards
 	$(PY) tests/faults/kill_rounds.py $(ARGS)
 
+database-kills: $(VENV)/test  ## 200 rounds of kill -9 while a program commits with SQLite or PostgreSQL and the broker
+	$(PY) tests/databases/database_kills.py $(ARGS)
+
 cluster-kill-rounds: $(VENV)/test  ## 100 rounds of kill -9 in a cluster of real bookies and ZooKeeper (needs Java 17)
 	$(PY) tests/faults/cluster_kill_rounds.py $(ARGS)
 
@@ -76,8 +82,8 @@ spark-backlog: $(VENV)/test  ## ten million rows through a Spark driver with 512
 extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet machine no client waits 50 ms
 	PYTHONPATH=tests/support $(PY) tests/faults/extreme_run.py $(ARGS)
 
-proto: $(VENV)/test  ## regenerate pybroker/wire/pulsar_api_pb2.py from PulsarApi.proto
-	$(PY) tests/tidy/generate_proto.py
+proto: $(PROTOC)/made  ## regenerate pybroker/wire/pulsar_api_pb2.py from PulsarApi.proto
+	$(PROTOC)/bin/python tests/tidy/generate_proto.py
 
 clients: $(VENV)/test  ## regenerate docs/clients.md from the compatibility tests
 	$(PY) tests/tidy/generate_clients_document.py
@@ -87,6 +93,9 @@ screenshots: $(VENV)/test  ## take the console's screenshots for docs/images, in
 
 docs: $(VENV)/docs  ## build the documentation site to build/docs
 	$(PY) -m sphinx --fail-on-warning --nitpicky --keep-going --quiet --builder html docs build/docs
+
+drawings:  ## draw docs/internals/drawings again (needs Graphviz)
+	$(PYTHON) tests/tidy/generate_drawings.py
 
 # The bytes of sdist and wheel depend only on the sources: times are those of the last commit, and
 # modes do not depend on the umask.
@@ -106,6 +115,12 @@ metrics: $(VENV)/test  ## regenerate the table in docs/metrics.md
 
 clean:  ## remove everything that make created
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+
+# The last protoc whose code the oldest protobuf runs that pyproject.toml allows.
+$(PROTOC)/made:
+	$(PYTHON) -m venv $(PROTOC)
+	$(PROTOC)/bin/python -m pip install --progress-bar off 'grpcio-tools==1.78.2' 'setuptools'
+	@touch $@
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

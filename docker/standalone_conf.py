@@ -5,9 +5,9 @@ An empty value stands for the default. Keys that may really be empty have their 
 
 from dataclasses import fields
 
-from pybroker.base.apache_keys import APACHE_KEYS
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.apache_keys import APACHE_KEYS
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 
 # Clients connect from outside the container.
 CHOSEN = {"bind_address": "0.0.0.0"}

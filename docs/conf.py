@@ -21,6 +21,7 @@ exclude_patterns = ["images"]
 html_theme = "furo"
 html_title = "pybroker"
 html_copy_source = False
+html_extra_path = ["../llms.txt"]
 html_show_copyright = False
 highlight_language = "text"
 
@@ -66,13 +67,14 @@ def leave_out_builtins(
 
 
 _PAGES = {"ARCHITECTURE": "architecture", "CHANGELOG": "changelog", "README": "index"}
-_FOLDER_LINK = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*/[^).]*\)")
+_FOLDER_LINK = re.compile(r"\[([^\]]+)\]\(\.\./(?:[^)]*/[^).]*|examples/[^)]*)\)")
 
 
 def link_within_the_site(app: Any, page: str, source: list[str]) -> None:
     """Links are written for those who read the files; folders of the checkout have no page."""
+    up = "../" * page.count("/")
     for name, target in _PAGES.items():
-        source[0] = source[0].replace(f"](../{name}.md", f"]({target}.md")
+        source[0] = source[0].replace(f"](../{up}{name}.md", f"]({up}{target}.md")
     source[0] = _FOLDER_LINK.sub(r"`\1`", source[0])
 
 

@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import pybroker.base.config as config_module
+import pybroker.base.configuration.config as config_module
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.checking.main import _parser as check_parser
 from pybroker.commands.admin.main import GROUPS, group_parser
 from pybroker.commands.admin.main import _parser as admin_parser
@@ -40,6 +40,19 @@ _API: dict[str, tuple[Any, ...]] = {
         "The same client for asyncio. Options, choices, messages and errors are those of "
         ":doc:`pybroker.client <client>`.",
         ("Client", "Consumer", "Producer", "Reader", "Transaction", "TransactionGroup"),
+    ),
+    "database": (
+        "pybroker.client.database",
+        "One commit with a database: :doc:`the guide <../database>`. pybroker.client.database.aio "
+        "has the same functions for asyncio.",
+        (
+            "transaction",
+            "recover",
+            "new_identity",
+            "Recovered",
+            "CommitPending",
+            "DatabaseOutcomeUnknown",
+        ),
     ),
     "spark": (
         "pybroker.spark",
@@ -120,7 +133,7 @@ def _group(thing: object) -> str:
 
 
 def settings() -> str:
-    """Every key, with the comments beside it in pybroker/base/config.py."""
+    """Every key, with the comments beside it in pybroker/base/configuration/config.py."""
     defaults = {field.name: field.default for field in fields(BrokerConfig)}
     lines = [
         "# All settings",

@@ -103,6 +103,26 @@ class Appender:
         """Whether appends are currently held."""
         return self._holds > 0
 
+    def queued_messages(self) -> int:
+        """The number of messages in appends that are not durable yet."""
+        queued = (*(each for _, each in self._pending), *self._held)
+        return sum(sum(message_counts) for _, message_counts, _, _ in queued)
+
+    def call_after_queued(self, work: Callable[[], None]) -> None:
+        """Call `work` once all appends so far are durable or have failed."""
+        if self._held:
+            entries, message_counts, done, tag = self._held.pop()
+            self._held.append((entries, message_counts, _and_then(done, work), tag))
+        elif self._pending:
+            self._call_after_pending(work)
+        else:
+            call_safely(work)
+
+    def _call_after_pending(self, work: Callable[[], None]) -> None:
+        size_bytes, (entries, message_counts, done, tag) = self._pending.pop()
+        held = entries, message_counts, _and_then(done, work), tag
+        self._pending.append((size_bytes, held))
+
     def hold(self) -> None:
         """Hold appends until every `hold` has had its `release`."""
         self._holds += 1
@@ -197,13 +217,7 @@ class Appender:
         if not self._pending:
             asyncio.get_running_loop().call_soon(call_safely, done, None, error)
             return
-        size_bytes, (entries, message_counts, before, tag) = self._pending.pop()
-
-        def both(position: Position | None, why: Exception | None) -> None:
-            call_safely(before, position, why)
-            call_safely(done, None, error)
-
-        self._pending.append((size_bytes, (entries, message_counts, both, tag)))
+        self._call_after_pending(lambda: done(None, error))
 
     def _on_appended(self, error: Exception | None) -> None:
         if self._abandoned:
@@ -244,3 +258,11 @@ class Appender:
     def _count_anew(self) -> None:
         self.queued_entries = self._index.current_entries
         self._queued_bytes = self._index.current_size_bytes
+
+
+def _and_then(done: Appended, work: Callable[[], None]) -> Appended:
+    def both(position: Position | None, error: Exception | None) -> None:
+        call_safely(done, position, error)
+        call_safely(work)
+
+    return both

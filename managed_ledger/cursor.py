@@ -238,11 +238,11 @@ class ManagedCursor:
         """Note that everything up to `position` is acknowledged, even if its ledger is deleted."""
         if not self.reached < position or position >= self.mark_delete_position:
             return False
-        self.begin_behind(position)
+        self.begin_after(position)
         self._touch()
         return True
 
-    def begin_behind(self, position: Position) -> None:
+    def begin_after(self, position: Position) -> None:
         """Record `position` as the mark-delete position to write, even if its ledger is deleted."""
         mark = self.mark_delete_position
         asked = max(EARLIEST, Position(position.ledger_id, _in_bounds(position.entry_id)))
@@ -255,7 +255,7 @@ class ManagedCursor:
         """
         limit = min(position, self._index.last_confirmed.after)
         self.mark_delete_position = self._index.previous_position(limit)
-        self.begin_behind(limit.before)
+        self.begin_after(limit.before)
         self._acked.clear()
         self._forgotten_up_to = -1
         self._batches.clear()
@@ -273,7 +273,7 @@ class ManagedCursor:
         if self.mark_delete_position < border:
             reached = self.reached
             self._pass(self._over_acked(border))
-            self.begin_behind(reached)
+            self.begin_after(reached)
 
     # writing
 

@@ -12,7 +12,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 
 
-def nobody_cares(*news: object) -> None:
+def do_nothing(*news: object) -> None:
     """Replaces callbacks after the managed ledger was closed."""
 
 
@@ -32,7 +32,7 @@ class Cursors:
         self._index = index
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
-        self.on_dirty: Callable[[], None] = nobody_cares
+        self.on_dirty: Callable[[], None] = do_nothing
 
     @property
     def by_name(self) -> Mapping[str, ManagedCursor]:
@@ -138,7 +138,7 @@ class Cursors:
         for cursor in self._by_name.values():
             cursor.retire()
         self._dirty.clear()
-        self.on_dirty = nobody_cares
+        self.on_dirty = do_nothing
 
     def _durable(
         self, name: str, mark_delete_position: Position, properties: Mapping[str, str]
@@ -167,4 +167,4 @@ class Cursors:
 
 def _asked(cursor: ManagedCursor, start: Position | None) -> None:
     if start is not None:
-        cursor.begin_behind(start)
+        cursor.begin_after(start)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from managed_ledger.config import Clock, ManagedLedgerConfig
-from managed_ledger.cursors import Cursors, nobody_cares
+from managed_ledger.cursors import Cursors, do_nothing
 from managed_ledger.deletion import all_done, delete_managed_ledger, sweep
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.housekeeper import Housekeeper
@@ -24,6 +24,7 @@ from managed_ledger.ledger_metadata import (
     LEDGERS_PREFIX,
     LedgerList,
     cursor_key,
+    cursor_name,
     cursors_prefix,
     ledgers_key,
 )
@@ -65,7 +66,7 @@ class ManagedLedgerFactory:
         self._closed = False
         self.housekeeper = Housekeeper()
         # Called with the name of a managed ledger that was fenced: its user must open it again.
-        self.on_fenced: Callable[[str], None] = nobody_cares
+        self.on_fenced: Callable[[str], None] = do_nothing
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
         """The managed ledger of that name; created if it does not exist, shared if it is open."""
@@ -147,6 +148,10 @@ class ManagedLedgerFactory:
     def has_cursor(self, name: str, cursor: str) -> bool:
         """Whether there is a durable cursor of that name; the managed ledger need not be open."""
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
+
+    def cursor_names(self, name: str) -> list[str]:
+        """The durable cursors; the managed ledger need not be open."""
+        return list(map(cursor_name, self._backend.metadata.keys(cursors_prefix(name))))
 
     async def openings_ended(self, concerned: Callable[[str], bool]) -> None:
         """Wait for the current openings of these managed ledgers, even if no other caller waits for

@@ -14,14 +14,9 @@ from typing import Protocol
 from managed_ledger.appender import Appended, Appender, nobody_minds
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.cursors import Cursors, nobody_cares
+from managed_ledger.cursors import Cursors, do_nothing
 from managed_ledger.deletion import delete_managed_ledger
-from managed_ledger.errors import (
-    DamagedEntries,
-    LedgerClosed,
-    LedgerNotFound,
-    ManagedLedgerError,
-)
+from managed_ledger.errors import DamagedEntries, LedgerClosed, LedgerNotFound, ManagedLedgerError
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.interceptor import Interceptor
 from managed_ledger.ledger_index import LedgerIndex
@@ -82,8 +77,10 @@ class ManagedLedger:
         self._record = record
         self._cursors = cursors
         limits = config.max_entries_per_ledger, config.max_size_per_ledger_bytes
-        self._appender = Appender(backend, index, *limits, on_full=nobody_cares)
+        self._appender = Appender(backend, index, *limits, on_full=do_nothing)
         self.call_ahead_of_held = self._appender.call_ahead_of_held
+        self.queued_messages = self._appender.queued_messages
+        self.call_after_queued = self._appender.call_after_queued
         self._rollover = Rollover(
             name, backend, time, config, index, record, self._appender, self._rolled_over
         )
@@ -210,8 +207,7 @@ class ManagedLedger:
     ) -> EntryRun | None:
         """Entries of one ledger from memory: from the first at or after `position`, up to `up_to`.
 
-        None if they are not in memory or there is nothing to read. Otherwise at least one entry,
-        however large it is.
+        None if they are not in memory or there is nothing to read; else at least one, of any size.
         """
         span = self._index.span(position, up_to)
         if span is None:
@@ -441,9 +437,9 @@ class ManagedLedger:
     def _break_cycles(self) -> None:
         """Break reference cycles, so that this object is freed without a garbage collection."""
         self._cursors.retire()
-        self._appender.on_full = nobody_cares
+        self._appender.on_full = do_nothing
         self._appender.on_trouble = nobody_minds
-        self._rollover.on_ended, self._rollover.noted = nobody_cares, as_it_is
+        self._rollover.on_ended, self._rollover.noted = do_nothing, as_it_is
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:

@@ -95,8 +95,8 @@ def pulsar_broker_shared(request: pytest.FixtureRequest) -> "Iterator[RunningBro
 
 
 def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
-    from pybroker.base.config import BrokerConfig
-    from pybroker.base.config_file import ConfigError, parse_config
+    from pybroker.base.configuration.config import BrokerConfig
+    from pybroker.base.configuration.config_file import ConfigError, parse_config
     from pybroker.testing import Story, broker
 
     settings = BrokerConfig()

@@ -376,9 +376,9 @@ def _elected(s: State) -> State:
 
 # What each action stands for in the product. Nothing: it happens in a client, or in the network.
 _DISPATCHER: Final = "pybroker.broker.dispatch.single.SingleActiveDispatcher"
-_SUBSCRIPTION: Final = "pybroker.broker.subscription.Subscription"
+_SUBSCRIPTION: Final = "pybroker.broker.subscriptions.subscription.Subscription"
 _LIVES: Final = "pybroker.broker.dispatch.lives.Lives"
-_ACKS: Final = "pybroker.broker.transactional_acks.TransactionalAcks"
+_ACKS: Final = "pybroker.broker.subscriptions.transactional_acks.TransactionalAcks"
 _PENDING: Final = "pybroker.transaction.pending_acks.pending_ack.PendingAcks"
 
 Acknowledgements.STANDS_FOR = {

@@ -276,10 +276,10 @@ def _put(s: State, i: int, **changes: object) -> State:
     return s._replace(brokers=(broker, s.brokers[1]) if i == 0 else (s.brokers[0], broker))
 
 
-_SESSIONS: Final = "pybroker.server.transactional_sessions.TransactionalSessions"
+_SESSIONS: Final = "pybroker.server.transactions.transactional_sessions.TransactionalSessions"
 _SHARED: Final = "pybroker.cluster.transactions"
 _FENCING: Final = f"{_SHARED}.fencing.SharedFencing"
-_IDS: Final = "pybroker.transaction.coordinator.transactional_ids.TransactionalIds"
+_IDS: Final = "pybroker.transaction.coordinator.sessions.transactional_ids.TransactionalIds"
 _COORDINATOR: Final = "pybroker.transaction.coordinator.coordinator.TransactionCoordinator"
 
 Fencing.STANDS_FOR = {
@@ -287,19 +287,22 @@ Fencing.STANDS_FOR = {
     "record": (f"{_IDS}.begin",),
     "learn": (f"{_IDS}._changed",),
     "fence": (f"{_FENCING}.fence", f"{_SESSIONS}.fence", f"{_SESSIONS}._fence_here"),
-    "end_older": ("pybroker.transaction.coordinator.fencing.end_older",),
+    "end_older": ("pybroker.transaction.coordinator.sessions.fencing.end_older",),
     "answer": (
         f"{_SESSIONS}._fence_here",
-        "pybroker.server.transactional_session.Writing.nothing_before",
+        "pybroker.server.transactions.transactional_session.Writing.nothing_before",
     ),
     "ask_again": (f"{_FENCING}._missing",),
     "grant": (f"{_SESSIONS}._grant",),
-    "publish": ("pybroker.server.on_produce.send", f"{_SESSIONS}.may_publish"),
-    "write_message": ("pybroker.server.transactional_session.Writing.ended",),
+    "publish": ("pybroker.server.publishing.sends.Sends.send", f"{_SESSIONS}.may_publish"),
+    "write_message": ("pybroker.server.transactions.transactional_session.Writing.ended",),
     "rejoin": (f"{_SESSIONS}.join", f"{_SESSIONS}._find", f"{_SESSIONS}._catch_up"),
-    "begin": (f"{_COORDINATOR}.new_transaction", "pybroker.server.fencing.session_of_new"),
-    "commit": (f"{_COORDINATOR}.end", "pybroker.server.fencing.require_current"),
-    "append": ("pybroker.transaction.coordinator.transaction_log.TransactionLog.append",),
+    "begin": (
+        f"{_COORDINATOR}.new_transaction",
+        "pybroker.server.transactions.fencing.session_of_new",
+    ),
+    "commit": (f"{_COORDINATOR}.end", "pybroker.server.transactions.fencing.require_current"),
+    "append": ("pybroker.transaction.coordinator.log.transaction_log.TransactionLog.append",),
     "follow": (f"{_COORDINATOR}._end_followed",),
     "take": ("pybroker.transaction.coordinator.coordinators.Coordinators.take",),
     "look_after": (f"{_SHARED}.coordinators.SharedCoordinators._look_after",),

@@ -377,9 +377,9 @@ def _put(s: State, i: int, server: Server) -> State:
     return s._replace(servers=servers)
 
 
-_GROUPS: Final = "pybroker.transaction.coordinator.groups.Groups"
-_ENDS: Final = "pybroker.transaction.coordinator.group_ends.GroupEnds"
-_SETTLING: Final = "pybroker.transaction.coordinator.settling.Settling"
+_GROUPS: Final = "pybroker.transaction.coordinator.group_commits.groups.Groups"
+_ENDS: Final = "pybroker.transaction.coordinator.group_commits.group_ends.GroupEnds"
+_SETTLING: Final = "pybroker.transaction.coordinator.group_commits.settling.Settling"
 _COORDINATORS: Final = "pybroker.transaction.coordinator.coordinators.Coordinators"
 _SHARED: Final = "pybroker.cluster.transactions"
 

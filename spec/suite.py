@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from spec import acknowledgements, fencing, groups, transaction_ends
+from spec import acknowledgements, fencing, groups, transaction_ends, with_database
 from spec.checker import Spec
 
 SPECS: Final[tuple[Spec, ...]] = (
@@ -10,4 +10,5 @@ SPECS: Final[tuple[Spec, ...]] = (
     transaction_ends.SPEC,
     groups.SPEC,
     fencing.SPEC,
+    with_database.SPEC,
 )

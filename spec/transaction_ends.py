@@ -393,8 +393,8 @@ def _noticed(s: State) -> State:
 
 _COORDINATOR: Final = "pybroker.transaction.coordinator.coordinator.TransactionCoordinator"
 _STORE: Final = "pybroker.transaction.coordinator.metadata_store.TransactionMetadataStore"
-_PARTICIPANTS: Final = "pybroker.transaction.coordinator.participants"
-_ENDINGS: Final = "pybroker.transaction.coordinator.endings.Endings"
+_PARTICIPANTS: Final = "pybroker.transaction.coordinator.ends.participants"
+_ENDINGS: Final = "pybroker.transaction.coordinator.ends.endings.Endings"
 
 TransactionEnds.STANDS_FOR = {
     "request_end": (f"{_COORDINATOR}.end", f"{_COORDINATOR}.abort", f"{_STORE}.decide_end"),
@@ -415,12 +415,12 @@ TransactionEnds.STANDS_FOR = {
     "expire": ("pybroker.transaction.coordinator.outcome_window.OutcomeWindow.passed",),
     "join": (f"{_COORDINATOR}.add_partitions", f"{_COORDINATOR}.add_subscriptions"),
     "send": (),
-    "ask": ("pybroker.transaction.coordinator.elsewhere.Elsewhere.join",),
+    "ask": ("pybroker.transaction.coordinator.remote_coordinators.RemoteCoordinators.join",),
     "store": ("pybroker.transaction.txn_status.require_open",),
     "end_there": (
-        "pybroker.transaction.coordinator.elsewhere.Elsewhere.told",
-        "pybroker.broker.topic.Topic.end_transaction",
-        "pybroker.broker.subscription.Subscription.end_transaction",
+        "pybroker.transaction.coordinator.remote_coordinators.RemoteCoordinators.told",
+        "pybroker.broker.persistent.topic.Topic.end_transaction",
+        "pybroker.broker.subscriptions.subscription.Subscription.end_transaction",
     ),
     "write_there": ("pybroker.transaction.pending_acks.pending_ack.PendingAcks._end_logged",),
     "settle": ("pybroker.transaction.txn_status.action_to_settle",),

@@ -138,6 +138,15 @@ TRANSACTIONS: Final[Sequence[Panel]] = (
     ("Blocked for", "s", [("topk(10, pybroker_txn_oldest_blocking_seconds@)", "{{topic}}")]),
     ("Held by open transactions", "bytes", [("topk(10, pybroker_txn_held_bytes@)", "{{topic}}")]),
     (
+        "Prepared",
+        "short",
+        [
+            ("sum(pybroker_txn_prepared_count@)", "wait for a decision"),
+            ("sum(pybroker_txn_prepared_too_old_count@)", "were prepared for too long"),
+        ],
+    ),
+    ("Prepared for", "s", [("max(pybroker_txn_oldest_prepared_seconds@)", "oldest")]),
+    (
         "Records in the coordinators' logs",
         "short",
         [("sum(rate(pulsar_txn_append_log_count@[$__rate_interval]))", "records")],

@@ -19,6 +19,7 @@ from pybroker.admin.http.permitted import identity_of, permitted, target_of
 from pybroker.admin.http.unsaid_bodies import UnsaidBodies
 from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routes.blocking import BlockingRoutes
+from pybroker.admin.routes.bookie import BookieRoutes
 from pybroker.admin.routes.broker import BrokerRoutes
 from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
 from pybroker.admin.routes.bundle import BundleRoutes
@@ -28,6 +29,7 @@ from pybroker.admin.routes.description import DescriptionRoutes
 from pybroker.admin.routes.fault import FaultRoutes
 from pybroker.admin.routes.group import GroupRoutes
 from pybroker.admin.routes.inspection import InspectionRoutes
+from pybroker.admin.routes.kafka import KafkaRoutes
 from pybroker.admin.routes.live_transaction import LiveTransactionRoutes
 from pybroker.admin.routes.lookup import LookupRoutes
 from pybroker.admin.routes.message import MessageRoutes
@@ -38,27 +40,36 @@ from pybroker.admin.routes.policy import PolicyRoutes
 from pybroker.admin.routes.produce import ProduceRoutes
 from pybroker.admin.routes.property import PropertyRoutes
 from pybroker.admin.routes.quota import QuotaRoutes
+from pybroker.admin.routes.receiving import ReceivingRoutes
 from pybroker.admin.routes.resource import ResourceRoutes
+from pybroker.admin.routes.scalable import ScalableRoutes
 from pybroker.admin.routes.schema import SchemaRoutes
 from pybroker.admin.routes.stats import StatsRoutes
 from pybroker.admin.routes.storage import StorageRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.tenant import TenantRoutes
 from pybroker.admin.routes.topic import TopicRoutes
+from pybroker.admin.routes.transacting import TransactingRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.admin.routes.transactional_id import TransactionalIdRoutes
+from pybroker.admin.routes.websocket import WebSocketRoutes
 from pybroker.admin.routing import BODY
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import COORDINATOR_ASSIGN
-from pybroker.broker.other_brokers import (
+from pybroker.broker.brokers.other_brokers import (
     ASKED_BY_A_BROKER,
-    BundleElsewhere,
+    BundleOfAnotherBroker,
     Bundles,
     OtherBrokers,
 )
-from pybroker.broker.ownership import BeingReleased, BrokerAddress, Elsewhere, NotServedHere
+from pybroker.broker.brokers.ownership import (
+    BeingReleased,
+    BrokerAddress,
+    NotServedHere,
+    OtherOwner,
+)
 from pybroker.security.authorization import Need
 
 log = logging.getLogger(__name__)
@@ -75,6 +86,7 @@ AREAS = (
     InspectionRoutes,  # before routes with a variable in the same place
     BrokerRoutes,
     BrokerStatsRoutes,
+    BookieRoutes,
     ClusterRoutes,
     ResourceRoutes,
     TenantRoutes,
@@ -85,6 +97,7 @@ AREAS = (
     TopicRoutes,
     PropertyRoutes,
     StatsRoutes,
+    ScalableRoutes,
     StorageRoutes,
     CompactionRoutes,
     SubscriptionRoutes,
@@ -92,10 +105,14 @@ AREAS = (
     LookupRoutes,
     MessageRoutes,
     ProduceRoutes,
+    ReceivingRoutes,
+    WebSocketRoutes,
     BlockingRoutes,
     LiveTransactionRoutes,
     TransactionRoutes,
+    TransactingRoutes,
     TransactionalIdRoutes,
+    KafkaRoutes,
     FaultRoutes,
     MetricsRoutes,
     QuotaRoutes,
@@ -114,7 +131,7 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
         routes=[permitted(each, services.authorizer, ownership.refreshed) for each in routes],
         exception_handlers={
             NotServedHere: partial(_redirected, services),
-            BundleElsewhere: partial(_redirected, services),
+            BundleOfAnotherBroker: partial(_redirected, services),
             PulsarError: _pulsar_error,
             ManagedLedgerError: _storage_error,
             ClientDisconnect: _nobody_to_answer,
@@ -147,17 +164,17 @@ async def _redirected(services: AdminServices, request: Request, error: Exceptio
     """Redirects to the topic's broker, or to this one if it has just taken the topic's bundle."""
     sent_here = request.query_params.get(_AUTHORITATIVE) == "true"
     try:
-        elsewhere = await _looked_up(services, error, sent_here)
+        owner = await _looked_up(services, error, sent_here)
     except PulsarError as unknown:
         if not isinstance(unknown, BeingReleased) or ASKED_BY_A_BROKER not in request.headers:
             return await _pulsar_error(request, unknown)
-        elsewhere = None  # the other broker looks it up again
+        owner = None  # the other broker looks it up again
     query = request.url.query
     base = ""
     if request.scope.get(WITHIN) and services.brokers is not None:
-        return await _forwarded(services, services.brokers, request, error, elsewhere)
-    if elsewhere is not None:
-        base = _web_url(request, elsewhere.address)
+        return await _forwarded(services, services.brokers, request, error, owner)
+    if owner is not None:
+        base = _web_url(request, owner.address)
         if not sent_here:
             query = "&".join(filter(None, (query, f"{_AUTHORITATIVE}=true")))
     path = request.scope["raw_path"].decode("ascii")
@@ -169,7 +186,7 @@ async def _forwarded(
     brokers: OtherBrokers,
     request: Request,
     error: Exception,
-    elsewhere: Elsewhere | None,
+    owner: OtherOwner | None,
 ) -> Response:
     """Asks the other broker and returns its answer, because the console cannot be redirected. Only
     the coordinator's broker knows the owner of a transaction, so this forwards requests for a
@@ -183,13 +200,13 @@ async def _forwarded(
             doing = "see transactions of other brokers' coordinators"
             identity = identity_of(request)
             services.authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
-        if elsewhere is None:
+        if owner is None:
             raise ServiceNotReady("This broker has just taken over; try again")
         said = "&".join(filter(None, (request.url.query, f"{_AUTHORITATIVE}=true")))
         target = f"{request.scope['raw_path'].decode('ascii')}?{said}"
         body = request.scope.get(BODY, b"")
         for _ in range(_ATTEMPTS):  # it may first redirect to itself: it takes the topic
-            reply = await brokers.ask(elsewhere.address, request.method, target, body)
+            reply = await brokers.ask(owner.address, request.method, target, body)
             if reply.status != _REDIRECT:
                 break
     except PulsarError as refused:
@@ -199,8 +216,8 @@ async def _forwarded(
 
 async def _looked_up(
     services: AdminServices, error: Exception, authoritative: bool
-) -> Elsewhere | None:
-    if isinstance(error, BundleElsewhere):
+) -> OtherOwner | None:
+    if isinstance(error, BundleOfAnotherBroker):
         assert services.bundles is not None
         return await services.bundles.lookup_bundle(error.bundle, authoritative)
     assert isinstance(error, NotServedHere)

@@ -12,9 +12,9 @@ from typing import Any, Final
 from starlette.convertors import Convertor
 
 from pybroker.admin.http.permitted import plain_path
-from pybroker.admin.operation import JSON, DescribedRoute, Operation, PartConvertor
+from pybroker.admin.operation import JSON, RAW, DescribedRoute, Operation, PartConvertor
 from pybroker.admin.shapes.common import REFUSAL
-from pybroker.base.json_schema import TEXT, Schema
+from pybroker.base.json_schema import BYTES, TEXT, Schema
 from pybroker.base.runtime import Pace
 from pybroker.base.version import version
 from pybroker.security.authorization import Need
@@ -64,6 +64,8 @@ class Description:
             described["summary"] = operation.summary
         if operation.body is not None:
             content = {operation.body.media: {"schema": self._shared(operation.body.schema)}}
+            if operation.body.or_bytes:
+                content[RAW] = {"schema": BYTES}
             described["requestBody"] = {
                 "description": f"At most {operation.body.most_bytes} bytes",
                 "required": operation.body.required,

@@ -8,10 +8,10 @@ from typing import Final
 from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
-from pybroker.broker.ownership import take_all
-from pybroker.broker.served import ServedTopic, persistent
-from pybroker.broker.tenants import Conflict, NotFound
-from pybroker.broker.topic import Topic
+from pybroker.broker.brokers.ownership import take_all
+from pybroker.broker.client_topics import ServedTopic, persistent
+from pybroker.broker.namespaces.tenants import Conflict, NotFound
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,9 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
         for partitioned_topic in topics.tenants.partitioned_topics(namespace):
             with suppress(TopicNotFound):  # another request has deleted it
                 await topics.delete_partitioned(partitioned_topic, force=True)
+        for scalable_topic in topics.tenants.scalable_topics(namespace):
+            with suppress(TopicNotFound):
+                await topics.scalable.delete(scalable_topic, force=True)
         for name in list((await topics.lists.get(namespace)).names):
             with suppress(TopicNotFound):
                 await topics.delete(TopicName.parse(name), force=True)
@@ -107,12 +110,13 @@ async def finish_deletions_of_a_cluster(topics: Topics) -> None:
 
 
 async def _all_of(topics: Topics, namespace: str) -> list[TopicName]:
-    return [TopicName.parse(name) for name in (await topics.lists.get(namespace)).names]
+    names = [TopicName.parse(name) for name in (await topics.lists.get(namespace)).names]
+    return [*names, *topics.tenants.scalable_topics(namespace)]
 
 
 async def check_empty(topics: Topics, namespace: str) -> None:
     """Raises NotFound; Conflict if the namespace has topics."""
-    if names := (await topics.lists.get(namespace)).names:
+    if names := await _all_of(topics, namespace):
         raise Conflict(
             f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
         )

@@ -19,6 +19,7 @@ from pybroker.base.json_schema import TEXT, TRUTH, Schema
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON: Final = "application/json"
+RAW: Final = "application/octet-stream"
 USUAL_BYTES: Final = 64 * 1024
 MUCH_BYTES: Final = 512 * 1024  # for properties, schemas, long lists
 _OPERATION: Final = "pybroker.operation"  # key in the scope of a request
@@ -67,6 +68,7 @@ class Body:
     media: str = JSON
     most_bytes: int = USUAL_BYTES
     at_once: Schema | None = None
+    or_bytes: bool = False  # the route also takes application/octet-stream
 
 
 def flags(*names: str) -> dict[str, Schema]:

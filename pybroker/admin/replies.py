@@ -2,7 +2,7 @@
 
 from starlette.exceptions import HTTPException
 
-from pybroker.broker.other_brokers import Reply
+from pybroker.broker.brokers.other_brokers import Reply
 
 
 def check(reply: Reply) -> Reply:

@@ -36,7 +36,9 @@ from pybroker.base.json_schema import Schema
 from pybroker.base.json_text import json_of
 from pybroker.base.names import (
     MAX_PROPERTIES_CHARS,
+    SCALABLE,
     TopicName,
+    any_topic,
     check_namespace_name,
     check_tenant_name,
 )
@@ -51,6 +53,9 @@ BODY: Final = "pybroker.body"  # key in the scope of a request
 PARSED: Final = "pybroker.parsed"
 _FORGOTTEN: Final = "pybroker.forgotten"
 TOPIC: Final = TOPICS + "/{topic:form}"
+SCALABLE_TOPICS: Final = "/admin/v2/scalable/{tenant:segment}/{namespace:segment}"
+SCALABLE_TOPIC: Final = SCALABLE_TOPICS + "/{topic:form}"
+_SCALABLE_PATHS: Final = "/admin/v2/scalable/"
 
 
 class SegmentConvertor(PartConvertor[str]):
@@ -277,6 +282,18 @@ def asked(request: Request, name: str) -> str | None:
     return said
 
 
+def all_asked(request: Request) -> dict[str, str]:
+    """The declared query parameters that were sent, as sent."""
+    sent, declared = request.query_params, operation_of(request).query
+    return {name: sent[name] for name in declared if name in sent}
+
+
+def repeated(request: Request, name: str) -> list[str]:
+    """All values of a query parameter that may be repeated."""
+    asked(request, name)
+    return list(request.query_params.getlist(name))
+
+
 def flag(request: Request, name: str, default: bool = False) -> bool:
     return (asked(request, name) or str(default)).lower() == "true"
 
@@ -309,12 +326,13 @@ def namespace_of(request: Request) -> str:
 def topic_of(request: Request) -> TopicName:
     """The topic in the path. Raises InvalidTopicName."""
     params = request.path_params
-    domain = params.get("domain", "persistent")
+    is_scalable = request.scope["path"].startswith(_SCALABLE_PATHS)
+    domain = params.get("domain") or (SCALABLE if is_scalable else "persistent")
     return _parsed(domain, params["tenant"], params["namespace"], params["topic"])
 
 
 def _parsed(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
-    name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
+    name = any_topic(f"{domain}://{tenant}/{namespace}/{local}")
     if name != (domain, tenant, namespace, local):
         raise InvalidTopicName("A tenant or namespace must not contain a slash")
     return name

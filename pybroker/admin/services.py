@@ -1,23 +1,24 @@
 """Everything that the admin routes use; the composition root assembles it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.listeners import Listeners
+from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
 from pybroker.base.server_counts import ServerCounts
-from pybroker.broker.clusters import Clusters
+from pybroker.broker.brokers.clusters import Clusters
+from pybroker.broker.brokers.other_brokers import Bundles, OtherBrokers
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.health import Health
 from pybroker.broker.local_messages import LocalBatch, LocalSender
-from pybroker.broker.other_brokers import Bundles, OtherBrokers
-from pybroker.broker.permissions import Permissions
-from pybroker.broker.records import Records
+from pybroker.broker.namespaces.permissions import Permissions
+from pybroker.broker.namespaces.records import Records
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
 from pybroker.logs.control import LogControl
@@ -28,6 +29,7 @@ from pybroker.transaction.coordinator.coordinators import Coordinators
 
 if TYPE_CHECKING:
     from pybroker.faults.registry import Faults
+    from pybroker.gateway.gateway import Gateway
 
 # Publishes like the producers of a connection. When this returns, each batch has its outcomes.
 Publish = Callable[
@@ -37,6 +39,21 @@ Publish = Callable[
 
 async def _at_once() -> None:
     """The default of `permissions_applied`: nothing needs to be notified."""
+
+
+class KafkaGroups(Protocol):
+    """The groups of Kafka's clients; all methods raise PulsarError."""
+
+    async def groups(self) -> list[dict[str, Any]]: ...
+    async def group(self, group_id: str) -> dict[str, Any]: ...
+    async def commit_offsets(
+        self,
+        identity: Identity | None,
+        txn_id: TxnId,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        offsets: Sequence[Mapping[str, Any]],
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,7 @@ class AdminServices:
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # number of connected clients
     publish: Publish
+    gateway: Callable[[], Awaitable["Gateway"]]  # imported at the first call
     health: Health
     connected: Callable[[], Iterable[Connected]] = tuple  # connected clients, oldest first
     listeners: Listeners = field(default_factory=Listeners)
@@ -83,6 +101,7 @@ class AdminServices:
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
     # Stops the broker's process gracefully; None if the broker runs within another program.
     shut_down: Callable[[], None] | None = None
+    kafka: Callable[[], KafkaGroups | None] = lambda: None  # None: Kafka's clients are not served
     faults: "Faults | None" = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the program that embeds the broker controls logging
 
@@ -90,6 +109,7 @@ class AdminServices:
     members: Callable[[], list[str]] | None = None
     brokers: OtherBrokers | None = None
     bundles: Bundles | None = None
+    bookies: Callable[[], Sequence[str]] = tuple  # the ids of those that accept writes
 
     @property
     def resource_groups(self) -> Records:

@@ -13,13 +13,19 @@ ACCEPTED_A_TURN: Final = 16
 _BACKLOG: Final = 1024  # connections that the system queues until they are accepted
 
 
+# A bound socket, or a host and a port where the loop is to listen.
+Endpoint = tuple[str, int] | socket.socket
+
+
 async def listen(
-    new_protocol: Callable[[], asyncio.BaseProtocol], listener: socket.socket
+    new_protocol: Callable[[], asyncio.BaseProtocol], where: Endpoint
 ) -> asyncio.Server:
-    """Serve on a bound socket."""
+    """Serve. Raises OSError if the port is taken."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(new_protocol, sock=listener, backlog=ACCEPTED_A_TURN)
-    let_many_wait(listener)
+    if not isinstance(where, socket.socket):
+        return await loop.create_server(new_protocol, *where)
+    server = await loop.create_server(new_protocol, sock=where, backlog=ACCEPTED_A_TURN)
+    let_many_wait(where)
     return server
 
 

@@ -9,6 +9,7 @@ GREEN: Final = "32"
 YELLOW: Final = "33"
 RED: Final = "31"
 BOLD: Final = "1"
+PLAIN: Final = "0"
 
 
 def shows_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:

@@ -36,8 +36,14 @@ class PersistenceError(PulsarError):
 
 
 class AuthenticationError(PulsarError):
+    """The client hears only the sentence: what else it heard would help to guess credentials."""
+
     code = 3
     http_status = 401
+
+    @property
+    def on_the_wire(self) -> str:
+        return self.sentence
 
 
 class AuthorizationError(PulsarError):
@@ -155,6 +161,12 @@ class TransactionCoordinatorNotFound(PulsarError):
 class InvalidTxnStatus(PulsarError):
     code = 21
     http_status = 409
+
+
+class Undecided(InvalidTxnStatus):
+    """Nothing can be added to the transaction, but it has not ended: it is prepared, or is about to
+    commit with others.
+    """
 
 
 class NotAllowed(PulsarError):

@@ -19,6 +19,9 @@ _FIELDS: Final = {
     "https": "http_url_tls",
 }
 
+# Of Apache Pulsar 5, whose broker.conf names it without having any listeners.
+_DEFAULT_NAME: Final = "internal"
+
 
 class BadListeners(ValueError):
     """The message names the key and says what to do."""
@@ -91,6 +94,8 @@ def parse_listeners(text: str, internal_name: str = "") -> Listeners:
                 f"advertisedListeners: {name[:200]} has two addresses of the same kind; keep one"
             )
         found[name] = replace(listener, **{kind: url})
+    if internal_name == _DEFAULT_NAME and not found:
+        internal_name = ""
     if internal_name and internal_name not in found:
         raise BadListeners(
             f"internalListenerName={internal_name[:200]} must be one of advertisedListeners"

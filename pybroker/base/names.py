@@ -14,9 +14,17 @@ _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
 _ALLOWED: Final = "only 1 to 255 letters, digits and -=:._ are allowed in each name"
 _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
-_DOMAINS: Final = ("persistent", "non-persistent")
+# A scalable topic, and a segment of one: `segment://tenant/namespace/topic/SSSS-EEEE-id`, with its
+# range of hashes in hexadecimal.
+SCALABLE: Final = "topic"
+SEGMENT: Final = "segment"
+_SEGMENT: Final = re.compile(r"(.+)/([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,17})\Z", re.DOTALL)
+_DOMAINS: Final = ("persistent", "non-persistent", SEGMENT)
 MAX_PROPERTIES_CHARS: Final = 64 * 1024  # per producer, consumer or subscription, in total
 MAX_NAME_CHARS: Final = 1024  # for a topic's local name and a subscription's name
+_MAX_SCALABLE_CHARS: Final = (
+    MAX_NAME_CHARS - len("/0000-ffff-") - 18
+)  # with a segment's range and id
 
 # Local names that topics must not have: transaction logs have or had such names.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
@@ -30,6 +38,9 @@ _SYSTEM_TOPICS: Final = frozenset(
         f"{SNAPSHOT_TOPIC}_segments",
     }
 )
+# The logs of Kafka's committed offsets. A transaction's participant is one of these, with the group
+# as its subscription.
+KAFKA_OFFSETS_PREFIX: Final = "__kafka_offsets-partition-"
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
 COMPACTED_LOGS: Final = "compacted/"
@@ -47,7 +58,9 @@ class TxnId(NamedTuple):
 
 
 class TopicName(NamedTuple):
-    """`persistent://tenant/namespace/local`; a partition's local name ends in -partition-N."""
+    """`persistent://tenant/namespace/local`; a partition's local name ends in -partition-N. A
+    segment of a scalable topic is a persistent topic, too.
+    """
 
     domain: str
     tenant: str
@@ -75,7 +88,7 @@ class TopicName(NamedTuple):
     def spellings(self) -> tuple[str, ...]:
         """All texts that `parse` accepts for this topic, the whole name first."""
         whole = str(self)
-        if not self.persistent or "://" in self.local:
+        if self.domain != "persistent" or "://" in self.local:
             return (whole,)
         short = f"{self.namespace_name}/{self.local}"
         if self.namespace_name == "public/default" and "/" not in self.local:
@@ -88,14 +101,24 @@ class TopicName(NamedTuple):
 
     @property
     def persistent(self) -> bool:
-        return self.domain == "persistent"
+        return self.domain != "non-persistent"
+
+    @property
+    def segment_id(self) -> int:
+        """The number of a segment within its scalable topic."""
+        return int(self.local.rpartition("-")[2])
+
+    def segment(self, hash_start: int, hash_end: int, number: int) -> "TopicName":
+        """A segment of this scalable topic."""
+        local = f"{self.local}/{hash_start:04x}-{hash_end:04x}-{number}"
+        return TopicName(SEGMENT, self.tenant, self.namespace, local)
 
     @property
     def internal(self) -> bool:
-        """Whether the name is reserved for transaction logs."""
-        return self.local.startswith(TRANSACTION_LOG_PREFIX) or self.local.endswith(
-            PENDING_ACK_SUFFIX
-        )
+        """Whether the name is reserved for logs of the broker's own."""
+        return self.local.startswith(
+            (TRANSACTION_LOG_PREFIX, KAFKA_OFFSETS_PREFIX)
+        ) or self.local.endswith(PENDING_ACK_SUFFIX)
 
     @property
     def system(self) -> bool:
@@ -115,7 +138,11 @@ class TopicName(NamedTuple):
 
     @property
     def partitioned_name(self) -> "TopicName":
-        """The partitioned topic of this partition; the name itself if it is not a partition."""
+        """The partitioned topic of this partition, or the scalable topic of this segment; the name
+        itself if it is neither.
+        """
+        if self.domain == SEGMENT:
+            return self._replace(domain=SCALABLE, local=self.local.rpartition("/")[0])
         match = _PARTITION.match(self.local)
         return self._replace(local=match[1]) if match else self
 
@@ -126,6 +153,33 @@ class TopicName(NamedTuple):
     def ledger_name(self) -> str:
         """The name of the managed ledger, as in Apache Pulsar: tenant/ns/persistent/topic."""
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
+
+
+def whole_topic(text: str) -> TopicName:
+    """The topic that a client of the V5 SDK names, perhaps a scalable one. Raises
+    InvalidTopicName.
+    """
+    name = any_topic(text)
+    if name.domain == SEGMENT:
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r} is a segment: open {name.partitioned_name}, to which it belongs"
+        )
+    return name
+
+
+def any_topic(text: str) -> TopicName:
+    """Whatever can be looked up: also a scalable topic, which `TopicName.parse` refuses, because no
+    producer or consumer can be attached to it. Raises InvalidTopicName.
+    """
+    if not text.startswith(f"{SCALABLE}://"):
+        return TopicName.parse(text)
+    name = TopicName.parse("persistent" + text.removeprefix(SCALABLE))
+    if name.partition >= 0 or len(name.local) > _MAX_SCALABLE_CHARS:
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r}: the name of a scalable topic must not end like a partition's, "
+            f"and has at most {_MAX_SCALABLE_CHARS} characters after the namespace"
+        )
+    return name._replace(domain=SCALABLE)
 
 
 @lru_cache(maxsize=1000)
@@ -143,8 +197,11 @@ def _parsed(text: str) -> TopicName:
             rest = f"public/default/{rest}"
     parts = rest.split("/", 2)
     if domain not in _DOMAINS:
+        advice = ""
+        if domain == SCALABLE:
+            advice = f": open scalable topics with the V5 SDK, or use persistent://{rest[:200]}"
         raise InvalidTopicName(
-            f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
+            f"Topic {text[:200]!r}: the domain must be persistent or non-persistent{advice}"
         )
     # Checks the local part only: a short form must not become too long when expanded.
     if len(parts) != 3 or len(parts[2]) > MAX_NAME_CHARS:
@@ -161,6 +218,11 @@ def _parsed(text: str) -> TopicName:
     if not _LOCAL.fullmatch(local) or local in (".", ".."):
         raise InvalidTopicName(
             f"Topic {text[:200]!r}: the topic part is empty or contains control characters"
+        )
+    if domain == SEGMENT and ((found := _SEGMENT.match(local)) is None or found[2] > found[3]):
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r}: a segment's name ends in /SSSS-EEEE-id, with the first and the "
+            "last hash of its range as four hexadecimal digits"
         )
     return TopicName(domain, sys.intern(tenant), sys.intern(namespace), local)
 
@@ -272,6 +334,7 @@ def topic_of_log(name: str) -> TopicName | None:
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+KAFKA_OFFSETS: Final = f"persistent://{SYSTEM_NAMESPACE}/{KAFKA_OFFSETS_PREFIX}"
 # What exactly-once queries of PySpark rest on: no pattern finds these topics
 # (`TopicList.of_users`), and no policy of age takes them (`is_kept_by_its_name`).
 SPARK_TOPICS: Final = "__spark-"

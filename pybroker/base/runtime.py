@@ -159,7 +159,7 @@ def is_a_sentence(error: BaseException) -> bool:
     return isinstance(error, ManagedLedgerError | PulsarError)
 
 
-def nobody_cares(*news: object) -> None:
+def do_nothing(*news: object) -> None:
     pass
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, ClassVar, Final
 
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ DYNAMIC: Final = (
     "max_open_transaction_messages_per_namespace",
     "max_open_transaction_bytes_per_namespace",
     "transaction_abort_on_disconnect",
+    "prepare_transaction_roles",
+    "max_prepared_transactions_per_principal",
     "transaction_buffer",
     # rates
     "max_publish_rate_per_topic_in_messages",
@@ -74,6 +76,23 @@ DYNAMIC: Final = (
     "broker_delete_inactive_topics_mode",
     "broker_delete_inactive_topics_max_inactive_duration_seconds",
     "subscription_expiration_time_minutes",
+    # scalable topics
+    "scalable_topic_auto_scale_enabled",
+    "scalable_topic_max_segments",
+    "scalable_topic_min_segments",
+    "scalable_topic_max_dag_depth",
+    "scalable_topic_split_cooldown_seconds",
+    "scalable_topic_split_vs_rebucket_min_msg_rate_in_threshold",
+    "scalable_topic_split_msg_rate_in_threshold",
+    "scalable_topic_split_bytes_rate_in_threshold",
+    "scalable_topic_split_msg_rate_out_threshold",
+    "scalable_topic_split_bytes_rate_out_threshold",
+    "scalable_topic_merge_cooldown_seconds",
+    "scalable_topic_merge_window_seconds",
+    "scalable_topic_merge_msg_rate_in_threshold",
+    "scalable_topic_merge_bytes_rate_in_threshold",
+    "scalable_topic_merge_msg_rate_out_threshold",
+    "scalable_topic_merge_bytes_rate_out_threshold",
     # permissions and schemas
     "subscription_types_enabled",
     "encryption_require_on_producer",
@@ -153,7 +172,7 @@ class DynamicConfiguration:
 @cache
 def _by_name() -> Mapping[str, str]:
     """The fields by broker.conf's spelling."""
-    from pybroker.base.config_file import camel_case  # slow to import
+    from pybroker.base.configuration.config_file import camel_case  # slow to import
 
     return {camel_case(field): field for field in DYNAMIC}
 
@@ -168,7 +187,7 @@ def _field(name: str) -> str:
 
 
 def _parsed(name: str, text: str) -> dict[str, Any]:
-    from pybroker.base.config_file import LEFT_OUT, parse_setting
+    from pybroker.base.configuration.config_file import LEFT_OUT, parse_setting
 
     field = _field(name)
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from managed_ledger.position import Position
 from pybroker.base.errors import PulsarError
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, TxnId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,4 @@ class LocalBatch:
     outcomes: list[Position | PulsarError] = field(default_factory=list)
     refusal: PulsarError | None = None  # the producer was refused: nothing was sent
     schema_version: bytes = b""
+    txn_id: TxnId | None = None  # the topic has joined it

@@ -6,51 +6,54 @@ non-persistent one while it is loaded; a partition, created on first use, with i
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import Any, Final
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
-from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import NotAllowed, TooManyTopics, TopicNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.errors import NotAllowed, TopicNotFound
+from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
-from pybroker.broker.deletions import Deletions, Doomed
-from pybroker.broker.entry_metadata import check_interceptors
-from pybroker.broker.growing import grow
-from pybroker.broker.inactive_topics import InactiveTopics
-from pybroker.broker.nonpersistent.topic import NonPersistentTopic
-from pybroker.broker.ownership import ALONE, Ownership, check_owned, take_all
-from pybroker.broker.permissions import Permissions
-from pybroker.broker.policies.actors import acting
-from pybroker.broker.policies.following import Following
-from pybroker.broker.policies.policies import Policies
-from pybroker.broker.policies.policy import Record
-from pybroker.broker.policies.table import AUTO_TOPIC_CREATION, MAX_TOPICS
-from pybroker.broker.schemas.registry import SchemaRules, Schemas
-from pybroker.broker.schemas.rules import of_system_topics, schema_rules
-from pybroker.broker.served import ServedTopic, persistent
-from pybroker.broker.tenants import Conflict, ImpossibleGrowth, InUse, Tenants
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_lists.lists import TopicLists
-from pybroker.broker.topic_lists.watches import TopicWatches
-from pybroker.broker.topic_measures import TopicMeasures
-from pybroker.broker.topic_services import TopicServices
-from pybroker.broker.usable_names import (
+from pybroker.broker.added_partitions import check_growth, grow, have_all_subscriptions
+from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
+from pybroker.broker.client_topics import ServedTopic, persistent
+from pybroker.broker.deletion.deletions import Deletions, Doomed
+from pybroker.broker.deletion.inactive_topics import InactiveTopics
+from pybroker.broker.namespaces.permissions import Permissions
+from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
+from pybroker.broker.namespaces.usable_names import (
     check_creatable,
     check_free,
     check_last_partition,
     refuse_internal,
 )
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.persistent.entry_metadata import check_interceptors
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.persistent.topic_measures import TopicMeasures
+from pybroker.broker.persistent.topic_services import TopicServices
+from pybroker.broker.policies.actors import acting
+from pybroker.broker.policies.following import Following
+from pybroker.broker.policies.policies import Policies
+from pybroker.broker.policies.policy import Record
+from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
+from pybroker.broker.schemas.registry import SchemaRules, Schemas
+from pybroker.broker.schemas.rules import of_system_topics, schema_rules
+from pybroker.broker.topic_lists.lists import TopicLists
+from pybroker.broker.topic_lists.room import Room
+from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
+
+if TYPE_CHECKING:
+    from pybroker.broker.scalable.topics import ScalableTopics
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class Topics:
         actors = acting(factory.housekeeper, clock, config, self.measures, factory.entry_limit)
         self.following = Following(self, (*actors, self._inactive))
         factory.entry_limit.on_change = self.following.all_again
-        self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.room = Room(self.policies, self.tenants, self.lists, lambda: self._loading)
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
         self._changing: dict[TopicName, asyncio.Task[None]] = {}  # requests wait, then look again
@@ -117,6 +120,19 @@ class Topics:
         """Whether the topic is loaded and is being closed or changed."""
         return name in self._changing and name in self._loaded
 
+    @cached_property
+    def scalable(self) -> "ScalableTopics":
+        """Loaded at its first use."""
+        from pybroker.broker.scalable.topics import ScalableTopics
+
+        metadata, config = self._services.metadata, self._config
+        interval_s = config.scalable_topic_auto_scale_interval_seconds
+        return ScalableTopics(self, self._factory, metadata, self._clock, interval_s)
+
+    @property
+    def has_scalable(self) -> bool:
+        return "scalable" in self.__dict__
+
     # -- find and load
 
     def exists(self, name: TopicName) -> bool:
@@ -125,6 +141,8 @@ class Topics:
             return True
         if self._factory.exists(name.ledger_name):
             return True
+        if name.domain == SEGMENT:
+            return self.scalable.segment(name) is not None
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None:
@@ -142,7 +160,7 @@ class Topics:
             name = TopicName.parse(name)
         await self._learn_of(name)
         if create and not self.exists(name):
-            async with self._room_for(name, 1):
+            async with self.room.for_more(name, 1):
                 return await self._found(name, create)
         return await self._found(name, create)
 
@@ -168,25 +186,6 @@ class Topics:
                 check_creatable(self._config, self.tenants, name)
             self._start_loading(name)
         return await asyncio.shield(self._loading[name])
-
-    @asynccontextmanager
-    async def _room_for(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Reserves room in a namespace for more topics, created within the block. With a limit, the
-        blocks run one at a time, so that two cannot use the same room. Raises TooManyTopics,
-        NotFound.
-        """
-        namespace = name.namespace_name
-        limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
-        if limit <= 0 or name.system:
-            yield
-            return
-        async with self._room.setdefault(namespace, asyncio.Lock()):
-            there = {*(await self.lists.get(namespace)).names}
-            there.update(str(n) for n in self._loading if n.namespace_name == namespace)
-            is_there = str(name) in there or self.tenants.partitions(name)
-            if not is_there and len(there) + topics > limit:
-                raise TooManyTopics("Exceed maximum number of topics in namespace.")
-            yield
 
     def check_usable(self, name: TopicName) -> None:
         """Raises NotAllowed or NotFound unless the topic exists or could be created."""
@@ -230,13 +229,13 @@ class Topics:
     async def require(self, name: TopicName) -> ServedTopic:
         """The topic that a client asked for, created if that is allowed. Raises TopicNotFound."""
         await self._learn_of(name)
-        topic = await self.served(name, create=self._auto_creation(name))
+        topic = await self.served(name, create=self.auto_creation(name))
         if topic is None:
             raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
         return topic
 
-    def _auto_creation(self, name: TopicName) -> bool:
-        """Raises NotFound."""
+    def auto_creation(self, name: TopicName) -> bool:
+        """Whether clients create the topic by using it. Raises NotFound."""
         self.tenants.check_namespace(name.namespace_name)
         allowed = self._creation_of(name)["allowAutoTopicCreation"]
         return bool(allowed) or name.system
@@ -251,6 +250,8 @@ class Topics:
         opening = Topic.open(name, self._services, self.policies.of(name))
         topic = await self.measures.of_load(opening)
         topic.buffer.contents.join(self.open_contents, name.namespace_name)
+        if name.domain == SEGMENT:
+            await self.scalable.loaded(topic)
         return topic
 
     def _schema_rules(self, name: TopicName) -> SchemaRules:
@@ -271,7 +272,7 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         if self.exists(name):
             return 0
-        if not auto_create or not self._auto_creation(name):
+        if not auto_create or not self.auto_creation(name):
             raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
         if name.partition >= 0:
             return 0  # its use then fails because it cannot be created
@@ -298,7 +299,7 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named like a partition; it cannot have partitions")
-        async with self._room_for(name, partitions):
+        async with self.room.for_more(name, partitions):
             await self.settled(name)
             await self._check_free(name)
             await self._set_partitions(name, partitions, properties or {})
@@ -319,31 +320,27 @@ class Topics:
         """
         await self._check_growth(name, partitions)
         await take_all(self.ownership, map(name.partition_at, range(partitions)))
-        await self._change(name, grow(self, self._factory, name, partitions))
+        await self.change(name, grow(self, self._factory, name, partitions))
 
     async def declare_partitions(self, name: TopicName, partitions: int) -> None:
         """Sets the number only: other brokers create the subscriptions on their partitions."""
         await self._check_growth(name, partitions)
-        await self._change(name, self.tenants.set_partitions(name, partitions))
+        await self.change(name, self.tenants.set_partitions(name, partitions))
 
     async def _check_growth(self, name: TopicName, partitions: int) -> None:
         await self.settled(name)
-        now = self.tenants.partitions(name)
-        most = self._config.max_num_partitions_per_partitioned_topic
-        if not now:
-            raise Conflict(f"{name} is not a partitioned topic")
-        if not now <= partitions <= most:
-            raise ImpossibleGrowth(
-                f"{name} has {now} partitions; the number can only grow, up to {most}"
-            )
-        check_last_partition(name, partitions)
+        check_growth(self.tenants, self._config, name, partitions)
+
+    async def are_subscribed(self, name: TopicName, new: range) -> bool:
+        """Whether these partitions have the first one's subscriptions, wherever they are served."""
+        return await have_all_subscriptions(self._factory, name, new)
 
     async def doom_partitions(self, name: TopicName, only_while: KeyAt | None = None) -> None:
         """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound."""
         await self.settled(name)
         if not self.tenants.partitions(name) and not self.tenants.doomed_partitions(name):
             raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._change(name, self.tenants.doom_partitions(name, only_while))
+        await self.change(name, self.tenants.doom_partitions(name, only_while))
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """For a partitioned topic. Raises Conflict if it is not partitioned."""
@@ -360,7 +357,7 @@ class Topics:
         self, name: TopicName, partitions: int, properties: Mapping[str, str]
     ) -> None:
         check_last_partition(name, partitions)
-        await self._change(name, self.tenants.set_partitions(name, partitions, properties))
+        await self.change(name, self.tenants.set_partitions(name, partitions, properties))
 
     # -- delete and unload
 
@@ -372,7 +369,7 @@ class Topics:
         check_owned(self.ownership, name)
         if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
-        await self._delete(Doomed(name), force)
+        await self.delete_all_of(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound, Conflict (unpartitioned), InUse, BadVersion (deleted elsewhere)."""
@@ -389,9 +386,11 @@ class Topics:
             raise Conflict(f"{name} is not a partitioned topic: delete it as a topic")
         if not partitions:
             raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._delete(Doomed(name, partitions), force, doom)
+        await self.delete_all_of(Doomed(name, partitions), force, doom)
 
-    async def _delete(self, doomed: Doomed, force: bool, only_while: KeyAt | None = None) -> None:
+    async def delete_all_of(
+        self, doomed: Doomed, force: bool, only_while: KeyAt | None = None
+    ) -> None:
         names = dict.fromkeys(doomed.topics())
         await self._loads_of(names)
         if not force and any(topic.in_use for topic in self.loaded_of(names)):
@@ -422,7 +421,7 @@ class Topics:
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
         changes = name in self._changing or self.deletions.concerns(name)
         if partitions and not any(there) and not changes:
-            await self._delete(Doomed(name, len(partitions)), force=False)
+            await self.delete_all_of(Doomed(name, len(partitions)), force=False)
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
         """Discards the loaded topics. None is loaded again: `settled` prevents that."""
@@ -467,7 +466,7 @@ class Topics:
         """Close the topic; its next use loads it again. Clients reconnect automatically."""
         await self.settled(name)
         if name in self._loaded or name in self._loading:
-            await self._change(name, self._close(name, why))
+            await self.change(name, self._close(name, why))
 
     async def _close(self, name: TopicName, why: str) -> None:
         await self._loads_of([name])
@@ -478,7 +477,7 @@ class Topics:
         finally:
             self._forget(name)
 
-    async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
+    async def change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
         """Runs work during which requests for the topic wait."""
         task = self._changing[name] = shared_task(work)
         task.add_done_callback(lambda _: self._changing.pop(name))
@@ -486,6 +485,8 @@ class Topics:
 
     async def close(self) -> None:
         """Unload all topics. None may be requested any more."""
+        if self.has_scalable:
+            await self.scalable.close()
         await self.watches.close()
         await self.following.close()
         await self._inactive.close()

@@ -12,7 +12,7 @@ from managed_ledger.findings import Finding, note
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, transactional_entries
 from pybroker.transaction.coordinator.coordinators import Coordinators

@@ -24,7 +24,7 @@ from managed_ledger.storage.embedded.journal_writer import FOLDER as JOURNALS
 from managed_ledger.storage.embedded.ledger_files import FOLDER
 from managed_ledger.storage.embedded.overlay_disk import OverlayDisk
 from managed_ledger.storage.embedded.snapshot import FOLDER as SNAPSHOT
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import SystemClock

@@ -11,7 +11,8 @@ from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.findings import Finding
-from pybroker.base.config import BrokerConfig
+from pybroker.base.arguments import Parser
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.checking.directory import Report, check
 from pybroker.checking.repair import repair
 
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     config = BrokerConfig()
     if options.config is not None:
-        from pybroker.base.config_file import load_config
+        from pybroker.base.configuration.config_file import load_config
 
         try:
             config = load_config(options.config)
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker check",
         description="Check a data directory while no broker uses it: all checksums, and the "
         "consistency of topics, cursors and transactions. Nothing is changed. Exit code 0: intact, "

@@ -77,6 +77,7 @@ from pybroker.client.options import (
 )
 from pybroker.client.producing.batching import EncodedBatch, encode_batch
 from pybroker.client.producing.routing import partition_for_key
+from pybroker.client.transactions.prepared import PreparedTransaction
 from pybroker.client.transactions.transaction import TxnState
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "NotAllowed",
     "Outgoing",
     "PartitionsRoutingMode",
+    "PreparedTransaction",
     "Producer",
     "ProducerAccessMode",
     "ProducerBusy",

@@ -17,14 +17,14 @@ in pybroker.client.
 import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.client import topic_questions, tracing
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.client_session import ClientSession
-from pybroker.client.connection.cluster import Cluster, ConnectionOptions
+from pybroker.client.connection.cluster import Cluster, ConnectionOptions, Dial
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.consuming.entry_reader import EntryReader
 from pybroker.client.consuming.reader import Reader
@@ -50,6 +50,7 @@ from pybroker.client.options import (
     ProducerOptions,
     Result,
 )
+from pybroker.client.producing.partitions_producer import PartitionsProducer
 from pybroker.client.producing.producer import Producer
 from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.client.transactions.coordinator import Coordinators
@@ -58,6 +59,7 @@ from pybroker.client.transactions.group import (
     begin_together,
     commit_together,
 )
+from pybroker.client.transactions.prepared import PreparedTransaction
 from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -85,6 +87,13 @@ __all__ = [
     "TxnId",
     "TxnState",
 ]
+
+if TYPE_CHECKING:
+    from pybroker.client.scalable.checkpoint import Checkpoint
+    from pybroker.client.scalable.checkpoint_consumer import CheckpointConsumer
+    from pybroker.client.scalable.stream_consumer import StreamConsumer
+
+_SCALABLE: Final = "topic://"
 
 
 class Client:
@@ -143,13 +152,27 @@ class Client:
         """
         self._cluster.new_queue = new_queue
 
+    def connect_by(self, dial: Dial, max_message_bytes: int) -> None:
+        """Sets how connections are opened, and how large a received message may be, for a broker's
+        own clients. Call it before creating anything.
+        """
+        self._cluster.dial = dial
+        self._cluster.max_message_bytes = max_message_bytes
+
     async def create_producer(
         self, topic: str, producer_name: str | None = None, **options: Any
     ) -> Producer:
-        """`options` are the fields of ProducerOptions, as in the official client."""
+        """`options` are the fields of ProducerOptions, as in the official client. A scalable topic
+        (topic://) is created if it is missing, and its keys always have Murmur3_32Hash.
+        """
+        if topic.startswith(_SCALABLE):
+            from pybroker.client.scalable import creating  # few programs need it
+
+            chosen = ProducerOptions(producer_name, **options)
+            return await creating.new_producer(self._cluster, topic, chosen)
         partitions = await self._partitions(topic)
         growing = [topic] if _are_parts(topic, partitions) else []
-        producer = Producer(
+        producer = PartitionsProducer(
             self._cluster, topic, partitions, ProducerOptions(producer_name, **options), growing
         )
         await producer.open()
@@ -168,8 +191,47 @@ class Client:
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfiguration("The list of topics to subscribe to is empty")
+        for each in topics:
+            _refuse_scalable(each)
         chosen = ConsumerOptions(consumer_type, **options)
         return await self._consume(topics, SubscriptionSpec.of(subscription_name, chosen))
+
+    async def create_queue_consumer(
+        self, topic: str, subscription_name: str, **options: Any
+    ) -> Consumer:
+        """Receives the messages of a scalable topic (topic://) in no order, shared with the other
+        queue consumers of the subscription; each message is acknowledged by itself. `options` are
+        the fields of ConsumerOptions. An ordinary topic is consumed in the same way.
+        """
+        from pybroker.client.scalable import creating
+
+        chosen = ConsumerOptions(ConsumerType.Shared, **options)
+        return await creating.new_queue_consumer(self._cluster, topic, subscription_name, chosen)
+
+    async def create_stream_consumer(
+        self, topic: str, subscription_name: str, **options: Any
+    ) -> "StreamConsumer":
+        """Receives the messages of a scalable topic (topic://), those of each key in order, also
+        across splits and merges; acknowledge_cumulative acknowledges everything that was received
+        up to a message. The stream consumers of a subscription divide the segments among them.
+        `options` are the fields of ConsumerOptions.
+        """
+        from pybroker.client.scalable import creating
+
+        chosen = ConsumerOptions(ConsumerType.Exclusive, **options)
+        return await creating.new_stream_consumer(self._cluster, topic, subscription_name, chosen)
+
+    async def create_checkpoint_consumer(
+        self, topic: str, start: "Checkpoint", **options: Any
+    ) -> "CheckpointConsumer":
+        """Receives the messages of a scalable topic (topic://) after `start`, without a
+        subscription: whoever has the consumer's `checkpoint` can go on there. `options` are fields
+        of ConsumerOptions.
+        """
+        from pybroker.client.scalable import creating
+
+        chosen = ConsumerOptions(ConsumerType.Exclusive, **options)
+        return await creating.new_checkpoint_consumer(self._cluster, topic, start, chosen)
 
     async def create_reader(
         self,
@@ -194,6 +256,7 @@ class Client:
         raises it once its topic is deleted. Differs: official clients always let the broker create
         the topic.
         """
+        _refuse_scalable(topic)
         name = f"{subscription_role_prefix or 'reader'}-{self._cluster.rng.getrandbits(40):010x}"
         options = ConsumerOptions(
             consumer_type=ConsumerType.Exclusive,
@@ -245,16 +308,27 @@ class Client:
         return consumer
 
     async def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
-        """The partitions' names; the topic's own name if it has none.
+        """The partitions' names; the topic's own name if it has none; of a scalable topic, its
+        segments' names, parents before their children.
 
         `create=False`: the broker does not create the topic; raises TopicNotFound if it does not
         exist. Differs: official clients always let the broker create it.
         """
+        if topic.startswith(_SCALABLE):
+            from pybroker.client.scalable import creating
+
+            return await creating.segment_topics(self._cluster, topic, create)
         return await self._partitions(topic, create)
 
-    async def get_topics_of_namespace(self, namespace: str) -> list[str]:
-        """The namespace's persistent topics; of a partitioned topic, its partitions. Differs:
-        official clients use this only for pattern subscriptions and do not expose it."""
+    async def get_topics_of_namespace(
+        self, namespace: str, pattern: str | None = None
+    ) -> list[str]:
+        """The namespace's persistent topics; of a partitioned topic, its partitions. Only those
+        whose whole name matches the `pattern`, if there is one: a regular expression, which the
+        broker applies; NotAllowed if it does not. Differs: official clients use this only for
+        pattern subscriptions and do not expose it."""
+        if pattern is not None:
+            return await self._cluster.topics_that_match(namespace, pattern)
         return await self._cluster.topics_of_namespace(namespace)
 
     def connections_made(self) -> int:
@@ -352,6 +426,12 @@ class Client:
         """Whether the broker can commit several transactions atomically; Apache Pulsar cannot."""
         return await self._transactions().commits_together()
 
+    async def prepared_transactions(self, name: str | None = None) -> list[PreparedTransaction]:
+        """Those that this client may decide: prepared by its role, by any process, and not decided
+        since. `name`: only those prepared with it. See Transaction.prepare.
+        """
+        return await self._transactions().prepared(name)
+
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
         """Another process's transaction, to publish and acknowledge in, and to end.
 
@@ -386,6 +466,14 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _refuse_scalable(topic: str) -> None:
+    if topic.startswith(_SCALABLE):
+        raise InvalidConfiguration(
+            f"{topic} is a scalable topic: read it with create_queue_consumer, "
+            "create_stream_consumer or create_checkpoint_consumer"
+        )
 
 
 def _are_parts(topic: str, names: Sequence[str]) -> bool:

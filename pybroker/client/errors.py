@@ -133,4 +133,6 @@ def refusal(body: Any) -> PulsarError:
     """The exception for an error response."""
     if isinstance(body, pb.CommandNewTxnResponse) and body.allowed_coordinators:
         return BoundElsewhere(body.message, body.allowed_coordinators)
+    if isinstance(body, pb.CommandAddSubscriptionToTxnResponse) and body.undecided:
+        return errors.Undecided(body.message)
     return from_wire(body.error, body.message)

@@ -23,6 +23,8 @@ Done = Callable[["MessageId | None", Exception | None], None]
 # A message's position: ledger id, entry id, index in the batch (-1 outside of one).
 OrderKey = tuple[int, int, int]
 
+MAX_BATCH_MESSAGES: Final = 1_000_000  # an entry with more is refused
+
 
 @total_ordering
 class MessageId:
@@ -87,6 +89,12 @@ class MessageId:
     def topic_name(self) -> str:
         """The partition or topic it came from; empty for a deserialized id."""
         return self._topic
+
+    def names_message(self) -> bool:
+        """Whether it can be acknowledged: earliest and latest cannot, nor what no batch has."""
+        size = self._batch_size
+        is_in_batch = size <= 1 or self._batch_index < size <= MAX_BATCH_MESSAGES
+        return self._ledger_id >= 0 and self._entry_id >= 0 and is_in_batch
 
     def serialize(self) -> bytes:
         return self.to_wire().SerializeToString()

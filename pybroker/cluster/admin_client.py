@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import h11
 
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Reply
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.brokers.other_brokers import ASKED_BY_A_BROKER, Reply
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.client.connection.auth import Authentication
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.peers import PeerOptions
@@ -50,12 +50,12 @@ class AdminClient:
     ) -> Reply:
         return await self._ask(broker, method, target, body, by_a_broker=True)
 
-    async def ask_as_a_client(self, method: str, target: str) -> Reply:
+    async def ask_as_a_client(self, method: str, target: str, body: bytes = b"") -> Reply:
         """Ask this broker for the answer of the whole cluster. Raises as `ask`."""
         place = self._brokers.place(self._brokers.own_id)
         if place is None:
             raise ServiceNotReady("this broker is not in the cluster; try again")
-        return await self._ask(place.address, method, target, b"", by_a_broker=False)
+        return await self._ask(place.address, method, target, body, by_a_broker=False)
 
     async def _ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes, by_a_broker: bool

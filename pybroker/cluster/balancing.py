@@ -15,15 +15,15 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import SYSTEM_NAMESPACE
 from pybroker.base.runtime import Tasks
-from pybroker.broker.bundle_sizes import place_to_split
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.bundle_sizes import place_to_split
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership, FormerBundle
-from pybroker.cluster.placement import belongs_elsewhere
+from pybroker.cluster.placement import should_move
 
 log = logging.getLogger(__name__)
 _A_MINUTE_S: Final = 60.0
@@ -98,7 +98,7 @@ class Balancing:
     async def _give_one_back(self) -> None:
         own_id, counts = self._ownership.brokers.own_id, self._ownership.counts()
         movable = [
-            each for each in self._ownership.owned() if belongs_elsewhere(str(each), own_id, counts)
+            each for each in self._ownership.owned() if should_move(str(each), own_id, counts)
         ]
         if movable:
             quietest = min(movable, key=lambda bundle: self._size_of(bundle).sessions)

@@ -25,8 +25,8 @@ from managed_ledger.storage.zookeeper.errors import (
 from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, Node, SetData
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle, hash_of
-from pybroker.broker.tenants import BUILT_IN, NotFound
+from pybroker.broker.brokers.ownership import Bundle, hash_of
+from pybroker.broker.namespaces.tenants import BUILT_IN, NotFound
 from pybroker.cluster.node_values import boundaries_of, boundaries_value, equal_boundaries
 from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
@@ -46,7 +46,7 @@ class Boundaries:
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._known: dict[str, tuple[int, ...]] = {}
         # Called with a namespace whose division was changed or deleted.
-        self.on_change: Callable[[str], None] = _nobody_cares
+        self.on_change: Callable[[str], None] = _do_nothing
 
     async def open(self) -> None:
         """Raises ZooKeeperError."""
@@ -239,5 +239,5 @@ def _between(namespace: str, bounds: tuple[int, ...]) -> tuple[Bundle, ...]:
     return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 
 
-def _nobody_cares(namespace: str) -> None:
+def _do_nothing(namespace: str) -> None:
     """Nothing depends on divisions yet."""

@@ -9,7 +9,7 @@ While a bundle is ACQUIRING, the metadata in memory catches up with the writes o
 While it is RELEASING, its topics and coordinators are closed. A SUSPENDED session may have expired:
 the broker acquires no bundle and loads no topic. Loaded topics continue, because the next owner
 fences their ledgers when it opens them. When the session has expired, `lost` is called and the
-process ends: see ARCHITECTURE.md.
+process ends: see docs/internals/cluster.md.
 """
 
 import asyncio
@@ -33,7 +33,14 @@ from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, N
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import BeingReleased, BrokerAddress, Bundle, Came, Elsewhere, Goes
+from pybroker.broker.brokers.ownership import (
+    BeingReleased,
+    BrokerAddress,
+    Bundle,
+    Came,
+    Goes,
+    OtherOwner,
+)
 from pybroker.cluster.boundaries import ROOT as DIVISIONS
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.live_brokers import LiveBrokers, delete
@@ -121,7 +128,7 @@ class BundleOwnership:
         found = await self.lookup(name, False)
         return None if found is None else found.address
 
-    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
+    async def lookup(self, name: TopicName, authoritative: bool) -> OtherOwner | None:
         with as_not_ready(f"the broker of {name}"):
             async with asyncio.timeout(ANSWER_S):
                 while True:
@@ -131,7 +138,7 @@ class BundleOwnership:
                     except FormerBundle:  # split meanwhile, and this broker knows that now
                         continue
 
-    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> OtherOwner | None:
         """Like `lookup`, for a bundle. Raises ServiceNotReady."""
         with as_not_ready(f"the broker of {bundle}"):
             async with asyncio.timeout(ANSWER_S):
@@ -230,7 +237,7 @@ class BundleOwnership:
 
     # --- looking up
 
-    async def _lookup(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+    async def _lookup(self, bundle: Bundle, authoritative: bool) -> OtherOwner | None:
         if self._zookeeper.state is not SessionState.CONNECTED:
             raise ServiceNotReady(
                 f"{bundle}: this broker is not connected to ZooKeeper; try again, or ask "
@@ -241,21 +248,21 @@ class BundleOwnership:
             return None
         if state is BundleState.RELEASING:
             if (place := self.place_elsewhere(bundle)) is not None:
-                return Elsewhere(place.address, place.listeners, True)
+                return OtherOwner(place.address, place.listeners, True)
             raise BeingReleased(bundle)
         if state is None:
             if (place := self.place_elsewhere(bundle)) is not None:
-                return Elsewhere(place.address, place.listeners, True)
+                return OtherOwner(place.address, place.listeners, True)
             # If an earlier attempt created the node and then failed, continue it.
             other = None if self._is_noted(bundle) else self._better_placed(bundle, authoritative)
             if other is not None:
-                return Elsewhere(other.address, other.listeners, False)
+                return OtherOwner(other.address, other.listeners, False)
             if not self._value:
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
             self._states[bundle] = BundleState.ACQUIRING  # other callers wait for this attempt
             self._acquiring[bundle] = shared_task(self._acquire(bundle))
         place = await asyncio.shield(self._acquiring[bundle])
-        return None if place is None else Elsewhere(place.address, place.listeners, True)
+        return None if place is None else OtherOwner(place.address, place.listeners, True)
 
     def _is_noted(self, bundle: Bundle) -> bool:
         node = self._owners.nodes.get(path_of(bundle))

@@ -8,7 +8,7 @@ from typing import Final
 from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
+from pybroker.broker.brokers.ownership import BrokerAddress, Bundle, OtherOwner
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
 
@@ -63,7 +63,7 @@ class ClusterBundles:
         place = self._ownership.place_elsewhere(bundle)
         return None if place is None else place.address
 
-    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> OtherOwner | None:
         return await self._ownership.lookup_bundle(bundle, authoritative)
 
     async def release(self, bundle: Bundle, destination: str = "") -> None:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.runtime import Clock
 from pybroker.base.version import version
-from pybroker.broker.ownership import BrokerAddress, Bundle
+from pybroker.broker.brokers.ownership import BrokerAddress, Bundle
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.boundaries import Boundaries

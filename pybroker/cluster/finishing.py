@@ -23,9 +23,9 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Tasks
-from pybroker.broker.deletions import PREFIX as TOMBSTONES
-from pybroker.broker.other_brokers import ONLY_DOOMED
-from pybroker.broker.tenants import GOING, PARTITIONED_PREFIX
+from pybroker.broker.brokers.other_brokers import ONLY_DOOMED
+from pybroker.broker.deletion.deletions import PREFIX as TOMBSTONES
+from pybroker.broker.namespaces.tenants import GOING, PARTITIONED_PREFIX
 from pybroker.broker.topics import Topics
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.live_brokers import LiveBrokers

@@ -15,6 +15,7 @@ from managed_ledger.storage.zookeeper.errors import (
     NoNode,
 )
 from managed_ledger.storage.zookeeper.operations import Node
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.cluster.node_values import (
     Place,
     Promise,
@@ -86,6 +87,11 @@ class LiveBrokers:
             for key, said in common_of(node.value).items():
                 if key in common and common[key] != said:
                     raise DifferentSettings(key, common[key], other, said)
+
+    def id_of(self, address: BrokerAddress) -> str | None:
+        """The id of the live broker with this address."""
+        found = (each for each, place in self._places.items() if place.address == address)
+        return next(found, None)
 
     def place(self, broker_id: str) -> Place | None:
         return self._places.get(broker_id)

@@ -1,7 +1,8 @@
 """The values of the nodes of brokers, bundles and namespaces, in Apache Pulsar's JSON.
 
     /loadbalance/brokers/<host:port>    LocalBrokerData, with the fields that others read, the
-                                        broker's promises (`promises.py`) and common settings
+                                        broker's promises (`promises.py`), common settings, and
+                                        where it serves Kafka's clients
     /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: the broker that serves the bundle
     /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
 
@@ -10,12 +11,12 @@ Other processes write them, so an unreadable value is an expected result: None, 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from pybroker.base.listeners import Listener, Listeners
-from pybroker.broker.ownership import LAST_HASH, BrokerAddress
+from pybroker.broker.brokers.ownership import LAST_HASH, NO_KAFKA, BrokerAddress, KafkaAddress
 
 _OWNER: Final = ("nativeUrl", "nativeUrlTls", "httpUrl", "httpUrlTls")
 _BROKER: Final = (
@@ -33,6 +34,8 @@ _LISTENER: Final = (
 _OWN_VERSION: Final = "pybroker "
 _PROMISES: Final = "pybrokerPromises"  # a field that Apache Pulsar skips
 _COMMON: Final = "pybrokerCommonSettings"  # another one
+_KAFKA: Final = "pybrokerKafka"  # another one
+_KAFKA_URLS: Final = ("url", "urlTls")
 MAX_BUNDLES: Final = 65_536  # of a namespace
 
 
@@ -42,6 +45,7 @@ class Place:
 
     address: BrokerAddress
     listeners: Listeners = field(default_factory=Listeners)
+    kafka: KafkaAddress = NO_KAFKA  # not in the values of bundles
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ def broker_value(
             "bundles": [],
             "loadReportType": "LocalBrokerData",
             **({_COMMON: dict(common)} if common else {}),
+            **({_KAFKA: _named(_KAFKA_URLS, place.kafka)} if any(place.kafka) else {}),
         },
     )
 
@@ -81,7 +86,11 @@ def owner_of(value: bytes) -> Place | None:
 
 
 def broker_of(value: bytes) -> Place | None:
-    return _place(_BROKER, value)
+    place = _place(_BROKER, value)
+    if place is None:
+        return None
+    urls = _fields(_fields(_parsed(value)).get(_KAFKA))
+    return replace(place, kafka=KafkaAddress(*(_text(urls, name) for name in _KAFKA_URLS)))
 
 
 def is_of_pybroker(value: bytes) -> bool:
@@ -144,17 +153,19 @@ def equal_boundaries(bundles: int) -> tuple[int, ...]:
 
 
 def _encoded(names: Sequence[str], place: Place, more: Mapping[str, Any]) -> bytes:
-    urls = {name: url or None for name, url in zip(names, place.address, strict=True)}
+    urls = _named(names, place.address)
     listeners = {
-        name: dict(zip(_LISTENER, _urls(each), strict=True))
-        for name, each in place.listeners.by_name.items()
+        name: _named(_LISTENER, _urls(each)) for name, each in place.listeners.by_name.items()
     }
     return json.dumps({**urls, **more, "advertisedListeners": listeners}).encode()
 
 
-def _urls(listener: Listener) -> tuple[str | None, ...]:
-    urls = listener.broker_url, listener.broker_url_tls, listener.http_url, listener.http_url_tls
-    return tuple(url or None for url in urls)
+def _named(names: Sequence[str], urls: Sequence[str]) -> dict[str, str | None]:
+    return {name: url or None for name, url in zip(names, urls, strict=True)}
+
+
+def _urls(listener: Listener) -> tuple[str, ...]:
+    return listener.broker_url, listener.broker_url_tls, listener.http_url, listener.http_url_tls
 
 
 def _place(names: Sequence[str], value: bytes) -> Place | None:

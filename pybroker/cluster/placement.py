@@ -32,7 +32,7 @@ def most(loads: Mapping[str, int]) -> int:
     return int(_SLACK * (sum(loads.values()) + 1) / len(loads)) + 1
 
 
-def belongs_elsewhere(bundle: str, broker: str, loads: Mapping[str, int]) -> bool:
+def should_move(bundle: str, broker: str, loads: Mapping[str, int]) -> bool:
     """Whether another broker would take the bundle if `broker` gave it back, and the move would
     make their loads more equal.
     """

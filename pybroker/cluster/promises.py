@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from managed_ledger.storage.zookeeper.refresh import Refresh
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Promise
 

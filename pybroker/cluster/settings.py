@@ -10,7 +10,7 @@ from managed_ledger.storage.bookkeeper.bookies import MAX_PENDING_BYTES, BookieL
 from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.tls_files import ClientTls
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.tls_settings import bookie_tls, zookeeper_tls
 

@@ -9,9 +9,9 @@ transactions of these would wait.
 import logging
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import COORDINATOR_ASSIGN
-from pybroker.broker.tenants import Conflict, Tenants
+from pybroker.broker.namespaces.tenants import Conflict, Tenants
 from pybroker.cluster.live_brokers import DifferentSettings, LiveBrokers
 
 log = logging.getLogger(__name__)

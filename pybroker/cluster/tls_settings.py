@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from managed_ledger.storage.tls_files import ClientTls, TlsFiles
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.cluster.bad_settings import BadSettings
 
 _FACTORY: Final = "org.apache.bookkeeper.tls.TLSContextFactory"

@@ -2,11 +2,15 @@
 
 Otherwise the publisher of a message could clear the terminal's screen, rename its window, or enter
 input. Files and pipes get the text unchanged.
+
+An output whose encoding lacks pybroker's own signs, such as Latin-1, gets similar ones.
 """
 
+import codecs
 import os
 import re
 import sys
+from io import TextIOWrapper
 from typing import Final, TextIO
 
 # Control characters except tab and newline, in both halves of Latin-1; characters that change the
@@ -21,6 +25,33 @@ def for_reader(stream: TextIO, text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+_SIMILAR: Final = {
+    "…": "...", "→": "->", "–": "-", "─": "-", "│": "|", "▶": ">", "◀": "<", "▼": "v", "✗": "x",
+    "█": "#",
+}  # fmt: skip
+_WITH_SIMILAR: Final = "pybroker.similar"
+
+
+def write_similar_signs(*streams: TextIO) -> None:
+    """Replaces what a stream cannot encode, instead of ending the command with an error."""
+    codecs.register_error(_WITH_SIMILAR, _similar)
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_WITH_SIMILAR)
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    known = "".join(_SIMILAR.get(sign, _escape(sign)) for sign in found)
+    return known, error.end
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("ascii", "backslashreplace").decode()
 
 
 READER_LEFT: Final = 141  # the exit code after SIGPIPE

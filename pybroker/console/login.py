@@ -35,7 +35,7 @@ class LoginViews:
         except PulsarError as error:
             actor = audit.Actor("", f"{address}:{client.port}" if client else "")
             audit.refused(actor, "POST", LOGIN, error.http_status, str(error))
-            return await _form(visit, error.http_status, str(error))
+            return await _form(visit, error.http_status, error.on_the_wire)
         self._sessions.end(visit.browser_id)  # the browser forgets its old id
         answer = visit.go(_destination(visit))
         self._set_cookie(visit, answer, session_id)

@@ -24,6 +24,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from pybroker.base.arguments import Parser
 from pybroker.base.colours import BOLD, GREEN, RED, coloured
 from pybroker.client import Client, PulsarException, encode_batch
 from pybroker.demo.payment_service import LEDGER, ORDERS, PAYMENTS
@@ -53,7 +54,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def demo_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker demo",
         description="Pay orders in transactions while processes are killed, then count the result.",
         allow_abbrev=False,
@@ -75,7 +76,9 @@ def _count(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The exit code: 0 if everything happened exactly once, 1 if not, 2 if it could not run."""
+    """The exit code: 0 if everything happened exactly once, 1 if not, 2 if it could not run, 130 if
+    it was interrupted before the verdict.
+    """
     directory = options.directory or Path(tempfile.mkdtemp(prefix="pybroker-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
     verdict = Verdict(directory / _SERVICE_LOG)
@@ -95,6 +98,9 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if options.directory is None and (verdict.holds or not verdict.claims):
         shutil.rmtree(directory, ignore_errors=True)
+    if not verdict.claims:
+        print("pybroker demo: interrupted; all processes were stopped", file=sys.stderr)
+        return 130
     return 0 if verdict.holds else 1
 
 

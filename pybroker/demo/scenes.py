@@ -132,7 +132,7 @@ def play_java_client(stage: Stage, jars_directory: Path) -> None:
     service_url = stage.broker.service_url
     tails = _tail_numbers()
     with Client(service_url) as client:
-        keep_everything(client, (PLANES_COPY,))
+        keep_everything(client, (PLANES, PLANES_COPY))
         fill(client, PLANES, (Outgoing(tail.encode()) for tail in tails), per_entry=100)
     settings = JavaJobSettings(
         service_url,

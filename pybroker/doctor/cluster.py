@@ -10,7 +10,7 @@ from managed_ledger.storage.bookkeeper.bookies import Bookies
 from managed_ledger.storage.bookkeeper.client import BookKeeper
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.zookeeper.client import ZooKeeper
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import SystemClock
 from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.settings import ClusterSettings, cluster_settings, storage_config

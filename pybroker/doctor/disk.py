@@ -1,6 +1,5 @@
 """Checks the data directory: whether the broker may use it, its free space, the time of a sync."""
 
-import fcntl
 import os
 import statistics
 import tempfile
@@ -8,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from managed_ledger.storage.embedded.os_disk import LOCK_FILE
+from managed_ledger.storage.embedded.os_disk import sync_data
 from pybroker.doctor.finding import Finding, Level
+from pybroker.doctor.running import Holder
 
 _WRITES: Final = 50
 _WRITE_BYTES: Final = 4096
@@ -28,7 +28,7 @@ def existing(data_dir: Path) -> Path:
     return path
 
 
-def check_data_directory(data_dir: Path) -> Finding:
+def check_data_directory(data_dir: Path, holder: Holder | None = None) -> Finding:
     name = "data directory"
     place = existing(data_dir)
     if not place.is_dir():
@@ -42,28 +42,16 @@ def check_data_directory(data_dir: Path) -> Finding:
             f"{place} is not writable by user {os.getuid()}",
             "change its owner, or choose another one with --data-dir",
         )
-    if _is_locked(data_dir / LOCK_FILE):
+    if holder is not None and holder.may_be_broker:
+        return Finding(name, Level.OK, f"a broker runs on {data_dir.absolute()}: {holder.name}")
+    if holder is not None:
         return Finding(
             name,
             Level.ERROR,
-            f"{data_dir} is in use by another process",
-            "stop that broker, or choose another directory with --data-dir",
+            f"{data_dir} is in use by {holder.name}, which is no broker",
+            "wait until it has ended, or choose another directory with --data-dir",
         )
     return Finding(name, Level.OK, f"{data_dir.absolute()} can be used")
-
-
-def _is_locked(lock: Path) -> bool:
-    try:
-        descriptor = os.open(lock, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def check_free_space(data_dir: Path) -> Finding:
@@ -118,13 +106,6 @@ def _sync_times(place: Path) -> list[float]:
         for number in range(_WRITES):
             before = time.perf_counter()
             os.pwrite(descriptor, bytes(_WRITE_BYTES), number * _WRITE_BYTES)
-            _sync(descriptor)
+            sync_data(descriptor)
             times.append(time.perf_counter() - before)
     return times
-
-
-def _sync(descriptor: int) -> None:
-    if hasattr(os, "fdatasync"):
-        os.fdatasync(descriptor)
-    else:
-        os.fsync(descriptor)

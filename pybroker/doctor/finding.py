@@ -6,6 +6,7 @@ from enum import Enum
 
 class Level(Enum):
     OK = "ok"
+    ABSENT = "absent"  # an optional part is not installed, and nothing that is configured needs it
     WARNING = "warning"  # the broker starts, but something should be better
     ERROR = "error"  # the broker does not start, or loses its promises
 

@@ -10,16 +10,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.doctor.disk import existing
 from pybroker.doctor.finding import Finding, Level
+from pybroker.doctor.running import Holder
 
 _PORTS: Final = (
     "broker_service_port",
     "broker_service_port_tls",
     "web_service_port",
     "web_service_port_tls",
+    "kafka_service_port",
+    "kafka_service_port_tls",
 )
 _ENOUGH_DESCRIPTORS: Final = 4096
 _TOO_FEW_DESCRIPTORS: Final = 128
@@ -31,16 +34,17 @@ _UNSYNCHRONISED: Final = 5  # TIME_ERROR
 _CLOCK_SLACK_S: Final = 60.0
 
 
-def check_ports(config: BrokerConfig) -> list[Finding]:
+def check_ports(config: BrokerConfig, holder: Holder | None = None) -> list[Finding]:
+    """`holder`: the process that uses the data directory."""
     wanted = {name: getattr(config, name) for name in _PORTS}
     return [
-        _check_port(camel_case(name), config.bind_address, port)
+        _check_port(camel_case(name), config.bind_address, port, holder)
         for name, port in wanted.items()
         if port  # None: no port; 0: any free port
     ]
 
 
-def _check_port(key: str, host: str, port: int) -> Finding:
+def _check_port(key: str, host: str, port: int, holder: Holder | None) -> Finding:
     name = f"port {port}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
@@ -48,6 +52,12 @@ def _check_port(key: str, host: str, port: int) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and holder is not None:
+                if holder.ports is None:
+                    found = f"in use on {host}, presumably by that broker ({key})"
+                    return Finding(name, Level.OK, found)
+                if port in holder.ports:
+                    return Finding(name, Level.OK, f"that broker listens on {host} ({key})")
             return Finding(name, Level.ERROR, _why_not(error, host), _what_to_do(error, key))
     return Finding(name, Level.OK, f"free on {host} ({key})")
 

@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.doctor.finding import Finding, Level
 
 _OLDEST_PYTHON: Final = (3, 11)
@@ -76,7 +76,7 @@ def _check_extra(extra: str, requirements: list[str], is_needed: bool) -> Findin
     trouble = [found for text in requirements if (found := _trouble(text))]
     if not trouble:
         return Finding(name, Level.OK, "installed")
-    level = Level.ERROR if is_needed else Level.OK
+    level = Level.ERROR if is_needed else Level.ABSENT
     why = (
         "authenticationEnabled=true needs it: " if is_needed else "for the features that need it: "
     )
@@ -127,7 +127,7 @@ def check_java() -> Finding:
         "only PySpark needs it: install Java 17 or newer, and set JAVA_HOME if there are several"
     )
     if java is None or not os.access(java, os.X_OK):
-        return Finding("Java", Level.OK, "not installed", advice)
+        return Finding("Java", Level.ABSENT, "not installed", advice)
     try:
         ended = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False

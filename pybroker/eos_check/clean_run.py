@@ -4,6 +4,7 @@ import threading
 from typing import Final
 
 from pybroker.eos_check.faults import NO_FAULT
+from pybroker.eos_check.rows import ROWS
 from pybroker.eos_check.run import run
 from pybroker.eos_check.run_result import CannotRun, RunResult
 from pybroker.eos_check.settings import Settings
@@ -36,5 +37,10 @@ def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
         raise CannotRun(
             f"without any fault, nothing came out on {', '.join(settings.outputs)}: check the "
             f"topics' names and --payload.\n{result.log}"
+        )
+    if settings.rows and not any(each.topic == ROWS for each in result.outputs):
+        raise CannotRun(
+            "without any fault, the command of --rows printed nothing, so no row would be "
+            f"compared: does it read the pipeline's database?\n{result.log}"
         )
     return result

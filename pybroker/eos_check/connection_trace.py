@@ -23,6 +23,7 @@ _REQUESTS: Final = {
     _Type.NEW_TXN: ("newTxn", "NEW_TXN"),
     _Type.ADD_PARTITION_TO_TXN: ("addPartitionToTxn", "ADD_PARTITION_TO_TXN"),
     _Type.ADD_SUBSCRIPTION_TO_TXN: ("addSubscriptionToTxn", "ADD_SUBSCRIPTION_TO_TXN"),
+    _Type.PREPARE_TXN: ("prepareTxn", "PREPARE_TXN"),
     _Type.END_TXN: ("endTxn", "END_TXN"),
     _Type.SEEK: ("seek", "SEEK"),
     _Type.UNSUBSCRIBE: ("unsubscribe", "UNSUBSCRIBE"),
@@ -36,6 +37,7 @@ _ANSWERS: Final = {
     _Type.NEW_TXN_RESPONSE: "newTxnResponse",
     _Type.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
     _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    _Type.PREPARE_TXN_RESPONSE: "prepareTxnResponse",
     _Type.END_TXN_RESPONSE: "endTxnResponse",
     _Type.ASK_TOPICS_RESPONSE: "askTopicsResponse",
 }

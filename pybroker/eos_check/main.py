@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.base import verdict_files
+from pybroker.base.arguments import Parser
 from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
@@ -113,7 +114,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker eos-check",
         usage="pybroker eos-check [options] -- COMMAND [ARGUMENT...]",
         description=_DESCRIPTION,
@@ -153,6 +154,14 @@ def _parser() -> argparse.ArgumentParser:
         "--ordered",
         action="store_true",
         help="also require that the messages of each key stay in order",
+    )
+    add(
+        "--rows",
+        type=_command,
+        default=(),
+        metavar="COMMAND",
+        help="a command, with the same placeholders, that prints rows of a database, one a line: "
+        "each must be there once, as messages must",
     )
     add(
         "--judge",
@@ -265,6 +274,7 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
         payload=options.payload,
         identity=options.identity,
         ordered=options.ordered,
+        rows=options.rows,
         judge=options.judge,
         settle_s=options.settle,
         run_limit_s=options.run_limit,

@@ -6,13 +6,12 @@ of a killed pipeline would end by their timeout. They are aborted as soon as not
 so that a run takes seconds.
 """
 
-import shutil
 import threading
 import time
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.error import HTTPError
 
@@ -25,15 +24,16 @@ from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, pa
 from pybroker.eos_check.judgement import outputs_of, same
 from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.proxy import Proxy
+from pybroker.eos_check.room import check_room
+from pybroker.eos_check.rows import Rows
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult, Stopped
 from pybroker.eos_check.series import CrashesOfRun
 from pybroker.eos_check.settings import WAVES, Input, Settings
-from pybroker.eos_check.topics import Topics
+from pybroker.eos_check.topics import Output, Topics
 from pybroker.testing.broker_process import BrokerProcess
 
 _BROKER_CONF: Final = "testMode=true\nbrokerDeleteInactiveTopicsEnabled=false\n"
 _TURN_S: Final = 0.05
-_ROOM_BYTES: Final = 4 * 1024 * 1024  # below a quarter of it, brokers refuse messages
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
 _FORGOTTEN_S: Final = 10.0  # without a request, though there is work left
@@ -97,7 +97,7 @@ def run(
                 raise CannotRun(_WITH_LOGIN) from error
             raise
         finally:
-            _check_room(directory)
+            check_room(directory)
 
 
 class _Run:
@@ -119,7 +119,8 @@ class _Run:
         self._broker = broker
         self._topics = Topics(broker.service_url, broker.admin_url)
         self._backlogs = Asked(lambda: self._topics.backlogs(settings.input))
-        self._outputs = Asked(lambda: self._topics.read(settings.outputs))
+        self._outputs = Asked(self._read)
+        self._rows = Rows((), {})
         self.result = RunResult(schedule, was_series=series is not None)
         self._started_s = self._moved_s = self._limited_from_s = time.monotonic()
         self._fallen: Victim | None = None  # set on the proxy's thread
@@ -143,9 +144,11 @@ class _Run:
             self._proxy = proxy
             proxy.forward_to(self._broker.service_url)
             urls = proxy.url, self._broker.admin_url, str(directory / "pipeline")
+            environment = settings.environment(*urls)
+            self._rows = Rows(settings.words(settings.rows, *urls), environment)
             self._pipeline = Pipeline(
-                settings.words(*urls),
-                settings.environment(*urls),
+                settings.words(settings.command, *urls),
+                environment,
                 "EOS_DIRECTORY",
                 directory / "pipeline.log",
                 ClassArchive(settings.directory),
@@ -229,7 +232,12 @@ class _Run:
         if self._clean is None and not self._settings.config:
             self.result.inner = passed(self._broker.admin_url)
         if not self.result.outputs:
-            self.result.outputs = self._topics.read(self._settings.outputs)
+            self.result.outputs = self._read()
+        self._rows.require_read()
+
+    def _read(self) -> tuple[Output, ...]:
+        """The messages of the outputs, and the rows."""
+        return self._topics.read(self._settings.outputs) + self._rows.read()
 
     def _limit_s(self) -> float:
         """The limit, derived from the duration without faults, so that slow does not count as
@@ -451,7 +459,7 @@ class _Run:
         if not done or (self._clean is None and not settled):
             return False
         if settled:
-            self.result.outputs = self._topics.read(self._settings.outputs)
+            self.result.outputs = self._read()
         elif self._clean is not None:
             outputs = self._outputs.answer(self._moved_s)
             if not same(outputs, self._clean.outputs, self._settings.identity):
@@ -486,14 +494,5 @@ class _Run:
         """Ends transactions as their timeouts would."""
         for txn in transactions:
             life = self._open.pop(txn, 0)
-            self._topics.abort(txn)
-            self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
-
-
-def _check_room(directory: Path) -> None:
-    """A broker without space refuses messages, for no fault of the pipeline. Raises CannotRun."""
-    if shutil.disk_usage(directory).free < _ROOM_BYTES:
-        raise CannotRun(
-            f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "
-            "there: make room, or set TMPDIR to a folder on another disk"
-        )
+            if self._topics.abort(txn):
+                self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")

@@ -29,6 +29,7 @@ class Settings:
     payload: str = '{"id": "{id}", "key": "{key}", "amount": {n}}'
     identity: re.Pattern[bytes] | None = None  # the part of an output's value that is compared
     ordered: bool = False  # the order of each key's outputs is a promise too
+    rows: tuple[str, ...] = ()  # a command that prints rows to compare, as it does messages
     judge: tuple[str, ...] = ()  # a command that judges instead of the comparison
     settle_s: float = 3.0
     run_limit_s: float | None = None  # of each run; None: derived from the runs without faults
@@ -49,8 +50,10 @@ class Settings:
             made.append(Input(number, key, value.replace("{n}", str(n)).encode()))
         return made
 
-    def words(self, service_url: str, admin_url: str, directory: str) -> list[str]:
-        """The words of the command, with placeholders replaced."""
+    def words(
+        self, command: tuple[str, ...], service_url: str, admin_url: str, directory: str
+    ) -> list[str]:
+        """The words of a command, with placeholders replaced."""
         places = {
             "{service_url}": service_url,
             "{admin_url}": admin_url,
@@ -60,7 +63,7 @@ class Settings:
         }
         places |= {f"{{output{n}}}": each for n, each in enumerate(self.outputs, start=1)}
         words = []
-        for word in self.command:
+        for word in command:
             for place, value in places.items():
                 word = word.replace(place, value)
             words.append(word)

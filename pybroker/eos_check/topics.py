@@ -116,11 +116,16 @@ class Topics:
             if subscription != AUDIT
         }
 
-    def abort(self, txn: Txn) -> None:
-        """Aborts a transaction, as its timeout would. No effect if it has ended."""
-        path = f"/admin/v3/transactions/abortTransaction/{txn[0]}/{txn[1]}"
+    def abort(self, txn: Txn) -> bool:
+        """Aborts a transaction, as its timeout would. No effect if it has ended. False: no timeout
+        would end it, because it is prepared.
+        """
+        base, name = "/admin/v3/transactions", f"{txn[0]}/{txn[1]}"
         with contextlib.suppress(urllib.error.HTTPError):
-            self._ask(path, "POST")
+            if self._ask(f"{base}/transactionMetadata/{name}").get("status") == "PREPARED":
+                return False
+            self._ask(f"{base}/abortTransaction/{name}", "POST")
+        return True
 
     def _client(self) -> Client:
         return Client(self._service_url, operation_timeout_seconds=_TIMEOUT_S)

@@ -101,6 +101,33 @@ STEPS: Final[Mapping[int, Step]] = {
         "topics.unwatch", "the pattern is still watched", "the pattern is not watched"
     ),
     _T.ASK_TOPICS: Step("topics.ask", "nothing is answered", "the questions are answered"),
+    _T.SCALABLE_TOPIC_LOOKUP: Step(
+        "layout.watch", "the topic's layout is not watched", "the topic's layout is watched",
+        _OF_TOPIC,
+    ),
+    _T.SCALABLE_TOPIC_CLOSE: Step(
+        "layout.unwatch", "the topic's layout is still watched", fails=False
+    ),
+    _T.SCALABLE_TOPIC_SUBSCRIBE: Step(
+        "group.join", "the consumer has no segments", "the segments are divided anew",
+        _OF_SUBSCRIPTION,
+    ),
+    _T.SCALABLE_TOPIC_UNSUBSCRIBE: Step(
+        "group.leave", "the consumer still has its segments", "the others have its segments"
+    ),
+    _T.WATCH_SCALABLE_TOPICS: Step(
+        "topics.watch_scalable", "the namespace is not watched", "the namespace is watched"
+    ),
+    _T.WATCH_SCALABLE_TOPICS_CLOSE: Step(
+        "topics.unwatch_scalable", "the namespace is still watched", fails=False
+    ),
+    _T.WATCH_TC_ASSIGNMENTS: Step(
+        "coordinators.watch", "the coordinators' places are not watched",
+        "the coordinators' places are watched",
+    ),
+    _T.WATCH_TC_ASSIGNMENTS_CLOSE: Step(
+        "coordinators.unwatch", "the coordinators' places are still watched", fails=False
+    ),
     _T.GET_SCHEMA: Step("schema.get", "the schema is not read", "the schema is read", _OF_TOPIC),
     _T.GET_OR_CREATE_SCHEMA: Step(
         "schema.add", "the schema is not stored", "the schema is durable", _OF_TOPIC
@@ -161,6 +188,14 @@ STEPS: Final[Mapping[int, Step]] = {
         "the transaction has committed or aborted, and all participants have followed",
         _OF_TRANSACTION,
     ),
+    _T.PREPARE_TXN: Step(
+        "transaction.prepare", "the transaction may still time out",
+        "the transaction is PREPARED, durably", _OF_TRANSACTION,
+    ),
+    _T.LIST_PREPARED_TXNS: Step(
+        "transaction.list_prepared", "nothing is answered",
+        "the prepared transactions are collected",
+    ),
     _T.END_TXN_ON_PARTITION: Step(
         "transaction.end_on_partition", "the topic has not ended the transaction",
         "the topic has ended the transaction", (TOPIC, TRANSACTION),
@@ -215,6 +250,10 @@ RECORDS: Final[Mapping[str, Recorded]] = {
     "Promise": Recorded(
         "transaction.log.promise", "the transaction has not promised to end as its leader does",
         "the promise, or its end, is durable",
+    ),
+    "Prepare": Recorded(
+        "transaction.log.prepare", "the transaction may still time out",
+        "the transaction is PREPARED, durably",
     ),
     "GroupMembers": Recorded(
         "transaction.log.group", "the leader's group is not decided", "the decision is durable"

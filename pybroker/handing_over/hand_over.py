@@ -1,5 +1,6 @@
 """Hands a cluster over to Apache Pulsar's brokers, without losing or duplicating any message.
 
+    0  scalable topics prevent it
     1  decided transactions are completed; open ones are waited for, or aborted
     2  every topic with aborted messages gets a snapshot that names the aborted transactions, and no
        system topic keeps a cursor of deduplication
@@ -17,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.names import COORDINATOR_ASSIGN, SNAPSHOT_TOPIC, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, SNAPSHOT_TOPIC, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.deduplication.snapshot import forget, ledgers_with_snapshots
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.entry_metadata import OFFSETS
+from pybroker.broker.persistent.topic import Topic
 from pybroker.handing_over.snapshot import (
     SCHEMA,
     Hidden,
@@ -53,6 +55,7 @@ class Summary:
     snapshots: int = 0
     hidden: int = 0  # aborted transactions that the snapshots name
     with_policies: list[TopicName] = field(default_factory=list)  # with their own
+    of_kafka: list[TopicName] = field(default_factory=list)  # its clients have used them
     problems: list[str] = field(default_factory=list)
 
 
@@ -75,6 +78,7 @@ class HandOver:
 
     async def run(self, wait_s: float, abort_open: bool) -> Summary:
         """Open transactions have `wait_s` to time out. Raises NotHandedOver, ManagedLedgerError."""
+        self._check_topics()
         await self._end_transactions(wait_s, abort_open)
         await self._write_snapshots()
         await self._forget_deduplication()
@@ -89,6 +93,19 @@ class HandOver:
         self._done.with_policies = self._broker.topics.policies.topics_with_own()
         return self._done
 
+    def _check_topics(self) -> None:
+        """Raises NotHandedOver if there are scalable topics."""
+        ledgers = self._broker.ledgers
+        for each in ledgers.names():
+            if each.split("/")[2:3] == [SEGMENT]:
+                raise NotHandedOver(
+                    "Apache Pulsar does not know how scalable topics are stored here: copy the "
+                    f"messages of {TopicName.of_ledger(each)} and the others to new topics, and "
+                    "delete the scalable ones"
+                )
+            if OFFSETS in ledgers.properties(each):
+                self._done.of_kafka.append(TopicName.of_ledger(each))
+
     # Transactions
 
     async def _end_transactions(self, wait_s: float, abort_open: bool) -> None:
@@ -96,6 +113,9 @@ class HandOver:
         settled_by_s = until_s + _SETTLE_S
         told = -1
         while left := self._live():
+            prepared = [each for _, each in left if each.status is TxnStatus.PREPARED]
+            if prepared:  # Apache's brokers would time them out
+                raise NotHandedOver(_why_prepared(prepared))
             still_open = [each for _, each in left if each.status is TxnStatus.OPEN]
             if abort_open:
                 self._abort(left)
@@ -227,6 +247,19 @@ def _topic_of(ledger_name: str) -> TopicName | None:
         return None
     name = TopicName.of_ledger(ledger_name)
     return None if name.internal else name
+
+
+def _why_prepared(prepared: list[TransactionMetadata]) -> str:
+    said = [
+        f"{each.txn_id}" + ("" if each.owner is None else f" of {each.owner}")
+        for each in prepared[:_NAMED]
+    ]
+    more = f" and {len(prepared) - _NAMED} more" if len(prepared) > _NAMED else ""
+    return (
+        f"{len(prepared)} transactions are prepared, which Apache Pulsar does not know and would "
+        f"abort: {', '.join(said)}{more}. Start the brokers again, and commit or abort them "
+        "(pybroker transactions prepared)"
+    )
 
 
 def _why_half_copied(name: TopicName, hidden: Hidden) -> str:

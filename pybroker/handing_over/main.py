@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import load_config
+from pybroker.base.arguments import Parser
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import load_config
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, SystemClock
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker hand-over",
         description="Prepare a cluster so that Apache Pulsar's brokers serve it instead of "
         "pybroker's. Stop all brokers first. It ends transactions, names aborted ones in Apache "
@@ -77,6 +78,8 @@ async def _hand_over(config: BrokerConfig, options: argparse.Namespace) -> int:
     print(_said(summary, time.monotonic() - began_s))
     if summary.with_policies:
         print(_said_of_policies(summary.with_policies))
+    if summary.of_kafka:
+        print(_said_of_kafka(summary.of_kafka))
     return 0
 
 
@@ -118,10 +121,20 @@ def _said(done: Summary, took_s: float) -> str:
     )
 
 
-def _said_of_policies(topics: Sequence[TopicName]) -> str:
-    named = ", ".join(map(str, topics[:_NAMED]))
+def _said_of_kafka(topics: Sequence[TopicName]) -> str:
+    return (
+        f"{len(topics)} topics have been used by Kafka's clients: Apache Pulsar's brokers deliver "
+        f"Kafka's records as they are stored, and only KoP reads them: {_some(topics)}"
+    )
+
+
+def _some(topics: Sequence[TopicName]) -> str:
     more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return ", ".join(map(str, topics[:_NAMED])) + more
+
+
+def _said_of_policies(topics: Sequence[TopicName]) -> str:
     return (
         f"{len(topics)} topics have policies of their own, which Apache Pulsar's brokers do not "
-        f"find: set them again there, with pulsar-admin topicPolicies: {named}{more}"
+        f"find: set them again there, with pulsar-admin topicPolicies: {_some(topics)}"
     )

@@ -14,8 +14,9 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.importing import ImportTarget
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import load_config
+from pybroker.base.arguments import Parser
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import load_config
 from pybroker.base.runtime import SystemClock
 from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.node_values import bundles_data, equal_boundaries
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker move",
         description="Copy everything that a broker stores from a data directory to a BookKeeper "
         "cluster, or back, while no broker uses either. Message ids stay the same. The source is "

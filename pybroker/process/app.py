@@ -11,7 +11,7 @@ import errno
 import logging
 import random
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,27 +20,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from managed_ledger.errors import BadVersion, ManagedLedgerError
-from managed_ledger.storage.backend import Backend, MetadataStore
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.storage.backend import Backend
 from managed_ledger.storage.importing import check_complete
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.admin.finding import finish_deletions_of_a_cluster
-from pybroker.base.config import BrokerConfig
+from pybroker.base.accepting import Endpoint
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
-from pybroker.base.telemetry import INSTALL, wanted
+from pybroker.base.telemetry import wanted
+from pybroker.broker.brokers.ownership import BrokerAddress, KafkaAddress
 from pybroker.broker.deduplication import Examinations
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
-from pybroker.broker.entry_metadata import BadInterceptors
-from pybroker.broker.lost_logs import LostLogs
-from pybroker.broker.ownership import BrokerAddress
-from pybroker.broker.permissions import Permissions
+from pybroker.broker.namespaces.permissions import Permissions
+from pybroker.broker.namespaces.tenants import Tenants
+from pybroker.broker.persistent.entry_metadata import BadInterceptors
+from pybroker.broker.persistent.lost_logs import LostLogs
 from pybroker.broker.policies.transaction_limits import namespace_limits
-from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
-from pybroker.broker.txn_participants import check_may_join
+from pybroker.broker.transactions.txn_participants import check_may_join
 from pybroker.logs.control import LogControl
+from pybroker.process.boots import count_boot
+from pybroker.process.kafka_offsets import LazyOffsets
 from pybroker.process.ledger_factory import ledger_factory
 from pybroker.process.membership import Membership
 from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
@@ -50,31 +53,28 @@ from pybroker.security.keys import KeyFailure
 from pybroker.security.tls_connection import TlsListener
 from pybroker.security.tls_contexts import TlsContexts
 from pybroker.server.audited import audited_handlers
-from pybroker.server.disconnections import Disconnections
-from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.connections.frame_budget import FrameBudget
+from pybroker.server.connections.outbox import Outboxes
+from pybroker.server.connections.transport import BrokerServer
 from pybroker.server.handler import Handler
 from pybroker.server.handlers import HANDLERS
-from pybroker.server.outbox import Outboxes
-from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.publishing.publish_budget import PublishBudget
 from pybroker.server.services import Services
-from pybroker.server.transport import BrokerServer, Endpoint
+from pybroker.server.transactions.disconnections import Disconnections
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.coordinator.ends.participants import Participants
 from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
     from pybroker.admin.http.server import HttpServer
-    from pybroker.admin.services import AdminServices, Connected
-    from pybroker.broker.local_messages import LocalBatch, LocalSender
-    from pybroker.broker.schemas.compatibility import StoredSchema
-    from pybroker.console.door import Door
+    from pybroker.admin.services import Connected
+    from pybroker.console.entry_point import EntryPoint
     from pybroker.faults.registry import Faults
-    from pybroker.security.identity import Identity
+    from pybroker.kafka.listener import KafkaListener
+    from pybroker.process.inside import Inside
     from pybroker.server.guarded import Revocations
-    from pybroker.server.local.connection import LocalConnections
 
 log = logging.getLogger("pybroker")
-_BOOTS: Final = "/boots"
 _KINDS: Final = {"basic": "passwords", "token": "token keys"}  # what a login method reloads
 
 # Errors that end a start, and whose message already says what to do.
@@ -106,14 +106,17 @@ class Broker:
         self._config = config
         self._backend = backend
         self._clock = clock
+        self._rng = rng
+        self._kafka: KafkaListener | None = None
         self.service_url = ""  # pulsar://host:port, once it serves
         self.admin_url = ""  # http://host:port, once it serves HTTP
         self.service_url_tls = self.admin_url_tls = ""  # pulsar+ssl://…, https://…
+        self.kafka_url = self.kafka_url_tls = ""  # kafka://host:port, kafka+ssl://…
         self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
+        self._inside: Inside | None = None
         self._tls: list[TlsContexts] = []
-        self._local: LocalConnections | None = None
         self.metadata = metadata = backend.metadata
         self.ledgers = ledgers = ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
@@ -157,6 +160,8 @@ class Broker:
         )
         if faults is not None:
             self._pass_faults(faults)
+        self.kafka_offsets = LazyOffsets(ledgers, self.coordinators, self.topics, config)
+        self._services.participants.end_in_group = self.kafka_offsets.end
         self.participants: Participants = self._services.participants
         self.server = _server(self._services, audited_handlers(handlers), faults)
         self.revocations: Revocations | None = None
@@ -167,8 +172,8 @@ class Broker:
             self.permissions.watch(self.revocations.changed)
 
     def _pass_faults(self, faults: "Faults") -> None:
-        from pybroker.broker.faulty_participants import FaultyParticipants
-        from pybroker.transaction.coordinator.faulty_log import FaultyTransactionLog
+        from pybroker.broker.transactions.faulty_participants import FaultyParticipants
+        from pybroker.transaction.coordinator.log.faulty_log import FaultyTransactionLog
 
         self.coordinators.open_log = partial(FaultyTransactionLog.opened, faults)
         self._services.participants = FaultyParticipants(self.topics, faults)
@@ -179,15 +184,17 @@ class Broker:
         http: socket.socket | Endpoint | None = None,
         tls: TlsListener | None = None,
         https: TlsListener | None = None,
+        kafka: Endpoint | None = None,
+        kafka_tls: TlsListener | None = None,
     ) -> None:
         """Serve. Transactions are recovered before any client is accepted, so that clients of open
         transactions are not told to retry later. Decided transactions complete in the background.
 
         `http` is a bound socket for the admin REST API, or the endpoint to listen on; `tls` and
-        `https` are the sockets of the two protocols with TLS. Raises CorruptStorage,
-        DirectoryInUse, OSError.
+        `https` are the sockets of the two protocols with TLS; `kafka` and `kafka_tls` are for
+        Kafka's clients, as `listen` and `tls`. Raises CorruptStorage, DirectoryInUse, OSError.
         """
-        self._tls = [listener.contexts for listener in (tls, https) if listener is not None]
+        self._tls = [each.contexts for each in (tls or kafka_tls, https) if each is not None]
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
@@ -196,18 +203,19 @@ class Broker:
                 await self._membership.open(self)
                 parts.push_async_callback(self._membership.close)
             self.dynamic.load()
-            self._services.boot = await _count_boot(self._backend.metadata)
+            self._services.boot = await count_boot(self._backend.metadata)
             parts.push_async_callback(self.ledgers.close)
             if self._membership is None:
                 await self._finish_what_a_crash_left()
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self._lost_logs.close)
+            parts.push_async_callback(self.kafka_offsets.close)
             parts.push_async_callback(self._services.participants.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
             await self.coordinators.recover_all(self.participants)
-            parts.push_async_callback(self._services.sessions.close)
+            parts.push_async_callback(self._services.close)
             self._services.sessions.look_after_ids()
             parts.push_async_callback(self.server.stop)
             if self.revocations is not None:
@@ -217,11 +225,14 @@ class Broker:
             if tls is not None:
                 await self.server.start_tls(tls)
                 self.service_url_tls = self._url("pulsar+ssl", tls.socket.getsockname())
+            if kafka is not None or kafka_tls is not None:
+                await self._start_kafka(kafka, kafka_tls, parts)
             if http is not None or https is not None:
                 await self._start_http(http, https, parts)
             if self._membership is not None:
                 parts.push_async_callback(self._membership.leave)
-                await self._membership.join(self._address, self._listeners)
+                kafka_address = KafkaAddress(self.kafka_url, self.kafka_url_tls)
+                await self._membership.join(self._address, self._listeners, kafka_address)
             self._running = parts.pop_all()
 
     async def _finish_what_a_crash_left(self) -> None:
@@ -246,6 +257,8 @@ class Broker:
     async def stop(self) -> None:
         """Stop accepting connections, write all state, release the storage. Idempotent."""
         await self.server.stop_listening()
+        if self._kafka is not None:
+            await self._kafka.stop_listening()
         await self._running.aclose()
 
     def reload_credentials(self) -> dict[str, bool]:
@@ -267,8 +280,24 @@ class Broker:
         """
         if self._http is not None:
             await self._http.stop()
+        if self._kafka is not None:
+            await self._kafka.stop(answer_timeout_s=0)
         await self.server.stop(answer_timeout_s=0)
         await self._backend.close()
+
+    async def _start_kafka(
+        self, plain: Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack
+    ) -> None:
+        from pybroker.process.kafka import kafka_listener
+
+        self._kafka = kafka_listener(
+            self, self._services, self._clock, self._config, self._rng, self._membership
+        )
+        parts.push_async_callback(self._kafka.stop)
+        if (address := await self._kafka.start(plain, tls)) is not None:
+            self.kafka_url = self._url("kafka", address)
+        if tls is not None:
+            self.kafka_url_tls = self._url("kafka+ssl", tls.socket.getsockname())
 
     async def _start_http(
         self, plain: socket.socket | Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack
@@ -279,9 +308,13 @@ class Broker:
         from pybroker.admin.http.loop_lag import LoopLag
         from pybroker.admin.http.server import HttpServer
         from pybroker.admin.services import AdminServices
-        from pybroker.broker.clusters import Clusters
+        from pybroker.broker.brokers.clusters import Clusters
         from pybroker.broker.health import Health
+        from pybroker.process.inside import Inside
 
+        self._inside = inside = Inside(
+            self.server, self._services, self._config, self._clock, self._rng
+        )
         bound = plain.getsockname() if isinstance(plain, socket.socket) else plain
         url = self._url("http", bound) if bound else ""
         url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
@@ -318,33 +351,25 @@ class Broker:
             loop_lag_s=lag.reader(),
             live_loop_lag_s=lag.reader(),
             health=health,
-            publish=self._publish,
+            publish=inside.publish,
+            gateway=inside.gateway,
+            kafka=lambda: None if self._kafka is None else self._kafka.for_admin,
             members=None if member is None else member.brokers,
             bundles=None if member is None else member.bundles,
+            bookies=tuple if member is None else member.bookies,
             brokers=None if member is None else member.others,
         )
         if wanted("METRICS"):
+            from pybroker.process.sent_metrics import send_metrics
+
             own_lag = replace(services, live_loop_lag_s=lag.reader())
-            await _send_metrics(own_lag, parts)
+            await send_metrics(own_lag, parts)
         limit_bytes = self._config.max_pending_delivery_bytes
+        parts.push_async_callback(inside.close)
         self._http = HttpServer(AtFirstRequest(services, _console), limit_bytes)
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls
-
-    async def _publish(
-        self,
-        identity: "Identity | None",
-        sender: "LocalSender",
-        batches: "Sequence[LocalBatch]",
-        schema: "StoredSchema | None",
-    ) -> None:
-        if self._local is None:
-            from pybroker.server.local.connection import LocalConnections
-
-            new_name = self._services.new_producer_name
-            self._local = LocalConnections(self.server.accept, new_name)
-        await self._local.publish(identity, sender, batches, schema)
 
     def _connected(self) -> "Iterator[Connected]":
         from pybroker.admin.services import Connected
@@ -375,41 +400,11 @@ def _server(
 ) -> BrokerServer:
     if faults is None:
         return BrokerServer(services, handlers)
-    from pybroker.server.faulty_handlers import faulty_handlers
-    from pybroker.server.faulty_session import FaultySession, receipting
+    from pybroker.server.faults.faulty_handlers import faulty_handlers
+    from pybroker.server.faults.faulty_session import FaultySession, receipting
 
     services.faults, services.receipting = faults, receipting
     return BrokerServer(services, faulty_handlers(handlers), FaultySession)
-
-
-async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> None:
-    from pybroker.admin.metrics.otlp import OtlpMetrics
-    from pybroker.admin.routes.metrics import MetricsRoutes
-
-    metrics = OtlpMetrics(MetricsRoutes(services).of_broker)
-    try:
-        await metrics.start()
-    except ImportError as missing:
-        log.warning("no metrics are sent, though OTEL_… requests them (%s): %s", missing, INSTALL)
-    except Exception:  # the SDK complains about a variable
-        log.exception("no metrics are sent, though OTEL_… requests them")
-    else:
-        parts.push_async_callback(metrics.stop)
-
-
-async def _count_boot(metadata: MetadataStore) -> int:
-    """The number of earlier starts of brokers on this storage. The new count is durable when this
-    returns. Brokers that start at the same time get different numbers.
-    """
-    while True:
-        stored = metadata.get(_BOOTS)
-        boot, version = (0, -1) if stored is None else (int(stored.value) + 1, stored.version)
-        try:
-            await metadata.put(_BOOTS, str(boot).encode(), version)
-        except BadVersion:  # another broker was first
-            await metadata.refresh(_BOOTS)  # a mirror that waits for events may be late each time
-        else:
-            return boot
 
 
 def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | None:
@@ -424,10 +419,10 @@ def _import_http() -> None:
     import_module("pybroker.admin.http.server")
 
 
-def _console() -> "type[Door]":
-    from pybroker.console.door import Door
+def _console() -> "type[EntryPoint]":
+    from pybroker.console.entry_point import EntryPoint
 
-    return Door
+    return EntryPoint
 
 
 # -- standalone: a broker on real sockets
@@ -451,13 +446,16 @@ async def standalone(
     ports = Ports(config, http)
     try:
         ports.bind()
-        tls = ports.with_tls("broker_service_port_tls", tls_contexts(config, clock))
+        contexts = tls_contexts(config, clock)
+        tls = ports.with_tls("broker_service_port_tls", contexts)
+        kafka_tls = ports.with_tls("kafka_service_port_tls", contexts)
         https = ports.with_tls("web_service_port_tls", web_tls_contexts(config, clock))
         broker = Broker(
             config, backend, clock, random.Random(), shut_down, logs, faults, membership
         )
         plain, web = ports.bound.get("broker_service_port"), ports.bound.get("web_service_port")
-        await broker.start(plain, web, tls, https)
+        kafka = ports.bound.get("kafka_service_port")
+        await broker.start(plain, web, tls, https, kafka, kafka_tls)
     except BaseException as error:
         ports.close()
         if isinstance(error, _Explained | OSError):

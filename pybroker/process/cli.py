@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.version import version
 from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
 from pybroker.logs.control import LogControl
@@ -59,11 +59,20 @@ pybroker --help        all commands; pybroker COMMAND --help explains one
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
+    if not all(_takes_everything(stream) for stream in (sys.stdout, sys.stderr)):
+        from pybroker.commands.terminal import write_similar_signs
+
+        write_similar_signs(sys.stdout, sys.stderr)
     try:
         return _command(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:  # during an import, or a command without its own handling
+    except KeyboardInterrupt:  # unless the command says more about it
         print("pybroker: interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _takes_everything(stream: TextIO | None) -> bool:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return bool(encoding.lower().replace("-", "") == "utf8")
 
 
 def _command(words: list[str]) -> int:
@@ -111,7 +120,8 @@ def _command(words: list[str]) -> int:
     if words and words[0] in ("client", *MESSAGE_COMMANDS):
         from pybroker.commands.messages.main import main as messages
 
-        return messages(words[1:] if words[0] == "client" else words)
+        is_client = words[0] == "client"
+        return messages(words[1:] if is_client else words, like_pulsar_client=is_client)
     options = _parser(words[0] if words else "").parse_args(words)
     exit_code: int = options.run(options)
     return exit_code
@@ -119,7 +129,9 @@ def _command(words: list[str]) -> int:
 
 def _parser(command: str = "") -> argparse.ArgumentParser:
     """With the options of the tools only if `command` is one: a broker does not load them."""
-    parser = argparse.ArgumentParser(
+    from pybroker.base.arguments import Parser
+
+    parser = Parser(
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
     # Handled in `_command`, before parsing; declared here for --help.
@@ -173,7 +185,7 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
     for name, summary in MESSAGE_COMMANDS.items():
         commands.add_parser(name, help=summary)
     commands.add_parser(
-        "client", help="the four commands above in pulsar-client's form; see client --help"
+        "client", help="the four commands above in pulsar-client's form, an entry for each message"
     )
     return parser
 
@@ -227,6 +239,14 @@ def _add_common_settings(parser: argparse.ArgumentParser) -> None:
     add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
     add("--port", type=_port, help="binary port; 0 picks a free one (default 6650)")
     add("--http-port", type=_port, help="admin REST port; 0 picks a free one (default 8080)")
+    add(
+        "--kafka",
+        action="store_const",
+        const=9092,
+        dest="kafka_port",
+        help="serve Kafka's clients, too",
+    )
+    add("--kafka-port", type=_port, help="port for them; 0 picks a free one (default 9092)")
     add("--config", type=Path, metavar="FILE", help="broker.conf, or a .toml with its keys")
     add(
         "--log-level",
@@ -354,7 +374,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _listens_without_tls(config: BrokerConfig) -> bool:
-    return config.broker_service_port is not None or config.web_service_port is not None
+    ports = config.broker_service_port, config.web_service_port, config.kafka_service_port
+    return any(port is not None for port in ports)
 
 
 async def _serve(
@@ -391,7 +412,8 @@ async def _serve(
         return _refuse(error)
     gc.freeze()  # the objects loaded so far are permanent: collections skip them
     reload_on_hangup(partial(configuration, options), configured, broker, logs)
-    print(_ready_line(broker), flush=True)
+    sys.stdout.write(_ready_line(broker))  # not print: unbuffered, it writes the newline later
+    sys.stdout.flush()
     log.info("version %s serves %s", version(), storage)
     _keep_memory_at_hand()
     await stop.wait()
@@ -428,8 +450,9 @@ def _keep_memory_at_hand() -> None:
 
 
 def _ready_line(broker: "Broker") -> str:
-    urls = broker.service_url, broker.admin_url, broker.service_url_tls, broker.admin_url_tls
-    return " ".join(filter(None, ("pybroker ready", *urls)))
+    plain = broker.service_url, broker.admin_url, broker.kafka_url
+    tls = broker.service_url_tls, broker.admin_url_tls, broker.kafka_url_tls
+    return " ".join(filter(None, ("pybroker ready", *plain, *tls))) + "\n"
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

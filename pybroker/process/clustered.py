@@ -14,7 +14,7 @@ bundles that it owns:
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -22,14 +22,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
-from pybroker.base.runtime import Clock, SystemClock
-from pybroker.broker.ownership import BrokerAddress, Bundle, hash_of
-from pybroker.broker.releasing import release_topics
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.tenants import partitions_key
+from pybroker.base.runtime import Clock, SystemClock, do_nothing
+from pybroker.broker.brokers.bundle_release import release_topics
+from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.brokers.ownership import BrokerAddress, Bundle, KafkaAddress, hash_of
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.namespaces.tenants import partitions_key
 from pybroker.broker.topics import Topics
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.bad_settings import BadSettings
@@ -51,6 +52,7 @@ from pybroker.logs.control import LogControl
 from pybroker.process.app import Broker, standalone
 from pybroker.process.membership import Membership, Parts
 from pybroker.process.ports import StartFailed
+from pybroker.wire import pulsar_api_pb2 as pb
 
 log = logging.getLogger("pybroker")
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -84,6 +86,7 @@ class ClusterMembership:
         self._peers = peers
         self._config = config
         self._storage_tls = backend.tls
+        self._bookies = backend.bookies
         self.transactions: SharedTransactions | None = None
         self.balancing: Balancing | None = None
         self.finishing: Finishing | None = None
@@ -97,6 +100,10 @@ class ClusterMembership:
         return self._cluster.broker_id
 
     @property
+    def is_certain(self) -> bool:
+        return self._cluster.is_certain
+
+    @property
     def bundles(self) -> ClusterBundles:
         return self._cluster.bundles
 
@@ -106,6 +113,25 @@ class ClusterMembership:
 
     def brokers(self) -> list[str]:
         return self._cluster.brokers()
+
+    def kafka_addresses(self) -> dict[str, KafkaAddress]:
+        places = self._cluster.live.all()
+        return {broker_id: place.kafka for broker_id, place in places.items()}
+
+    def id_of(self, address: BrokerAddress) -> str | None:
+        return self._cluster.live.id_of(address)
+
+    def bookies(self) -> Sequence[str]:
+        return self._bookies()
+
+    async def ask_admin(self, method: str, target: str, body: bytes = b"") -> Reply:
+        return await self._cluster.admin.ask_as_a_client(method, target, body)
+
+    async def ask_kafka(
+        self, broker: BrokerAddress, command: pb.CommandKafkaTransaction
+    ) -> pb.CommandKafkaTransactionResponse:
+        assert self.transactions is not None, "the membership is open"
+        return await self.transactions.ask_kafka(broker, command)
 
     async def open(self, broker: Parts) -> None:
         use_pulsars_formats(broker.coordinators)
@@ -117,6 +143,7 @@ class ClusterMembership:
             self._clock,
             self._cluster,
             self._peers,
+            broker.kafka_offsets.begun,
         )
         broker.participants = self.transactions.participants
         count_again = self.transactions.count_again
@@ -127,7 +154,8 @@ class ClusterMembership:
             broker.topics.deletions.finish_of(bundle.holds)
             foreign_policies.look(bundle.namespace)
 
-        self.ownership.on_change(came, partial(release_topics, broker.topics, broker.ledgers))
+        self.ownership.on_change(came, broker.kafka_offsets.release)
+        self.ownership.on_change(do_nothing, partial(release_topics, broker.topics, broker.ledgers))
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
         self.finishing = Finishing(
             broker.topics, self._metadata, self._cluster.live, self._cluster.admin
@@ -137,10 +165,10 @@ class ClusterMembership:
         if self._config.transaction_coordinator_enabled:
             await share_coordinators(broker.topics.tenants, self._cluster.live, self._config)
 
-    async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
+    async def join(self, address: BrokerAddress, listeners: Listeners, kafka: KafkaAddress) -> None:
         url = address.http_url or address.http_url_tls or address.broker_url
         broker_id = urlsplit(url or address.broker_url_tls).netloc
-        await self._cluster.join(broker_id, Place(address, listeners))
+        await self._cluster.join(broker_id, Place(address, listeners, kafka))
         if self.transactions is not None:
             self.transactions.start()
         if self.balancing is not None:

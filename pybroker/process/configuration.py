@@ -8,12 +8,13 @@ import os
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 
 _OPTIONS: Final = {
     "bind_address": "--bind",
     "broker_service_port": "--port",
     "web_service_port": "--http-port",
+    "kafka_service_port": "--kafka-port",
     "log_level": "--log-level",
     "log_format": "--log-format",
     "journal_sync_data": "--durability",
@@ -35,17 +36,18 @@ def configuration(
     """
     config = BrokerConfig()
     if options.config is not None:
-        from pybroker.base.config_file import load_config
+        from pybroker.base.configuration.config_file import load_config
 
         config = load_config(options.config, origins=origins)
     if any(name.startswith("PULSAR_PREFIX_") for name in os.environ):
-        from pybroker.base.config_file import environment_config
+        from pybroker.base.configuration.config_file import environment_config
 
         config = environment_config(os.environ, config, origins)
     chosen: dict[str, Any] = {
         "bind_address": options.bind,
         "broker_service_port": options.port,
         "web_service_port": options.http_port,
+        "kafka_service_port": options.kafka_port,
         "log_level": options.log_level,
         "log_format": options.log_format,
         "journal_sync_data": options.durability and options.durability == "fsync",
@@ -83,7 +85,7 @@ def _check_test_mode(config: BrokerConfig) -> None:
 
 def described(config: BrokerConfig, origins: dict[str, str]) -> str:
     """A line for each key: its value and its source. Secrets are not shown."""
-    from pybroker.base.config_file import camel_case  # only this needs it
+    from pybroker.base.configuration.config_file import camel_case  # only this needs it
 
     rows = [
         (f"{camel_case(field.name)}={_shown(getattr(config, field.name), field.repr)}",

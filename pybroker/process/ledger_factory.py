@@ -4,7 +4,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend
 from managed_ledger.trim import Retention
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.broker.policies.persistence import flush_interval_ms
 

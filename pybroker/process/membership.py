@@ -2,15 +2,18 @@
 code.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.base.listeners import Listeners
-from pybroker.broker.other_brokers import Bundles, OtherBrokers
-from pybroker.broker.ownership import BrokerAddress, Ownership
+from pybroker.broker.brokers.other_brokers import Bundles, OtherBrokers, Reply
+from pybroker.broker.brokers.ownership import BrokerAddress, KafkaAddress, Ownership
 from pybroker.broker.topics import Topics
+from pybroker.process.kafka_offsets import LazyOffsets
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.coordinator.ends.participants import Participants
+from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class Parts(Protocol):
@@ -26,6 +29,9 @@ class Parts(Protocol):
 
     @property
     def ledgers(self) -> ManagedLedgerFactory: ...
+
+    @property
+    def kafka_offsets(self) -> LazyOffsets: ...
 
 
 class Membership(Protocol):
@@ -47,11 +53,40 @@ class Membership(Protocol):
         """The ids of the live brokers, sorted."""
         ...
 
+    def kafka_addresses(self) -> dict[str, KafkaAddress]:
+        """Where each live broker serves Kafka's clients, by broker id, sorted."""
+        ...
+
+    def id_of(self, address: BrokerAddress) -> str | None:
+        """The id of the live broker with this address."""
+        ...
+
+    def bookies(self) -> Sequence[str]:
+        """The ids of the bookies that accept writes, sorted."""
+        ...
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no other broker can have taken what this one serves. Cheap."""
+        ...
+
+    async def ask_admin(self, method: str, target: str, body: bytes = b"") -> Reply:
+        """Ask this broker's own admin API, for the whole cluster. Raises ServiceNotReady."""
+        ...
+
+    async def ask_kafka(
+        self, broker: BrokerAddress, command: pb.CommandKafkaTransaction
+    ) -> pb.CommandKafkaTransactionResponse:
+        """Ask another broker for the transaction of a Kafka producer. Raises ServiceNotReady, also
+        if it does not serve Kafka's clients.
+        """
+        ...
+
     async def open(self, broker: Parts) -> None:
         """Call it when the storage is open, before everything else. Raises ManagedLedgerError."""
         ...
 
-    async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
+    async def join(self, address: BrokerAddress, listeners: Listeners, kafka: KafkaAddress) -> None:
         """Call it when the broker listens. Other brokers send clients to it from now on."""
         ...
 

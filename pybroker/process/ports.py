@@ -3,7 +3,7 @@
 import socket
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.security.tls_connection import TlsListener
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings
@@ -13,9 +13,12 @@ _OPTIONS: Final = {
     "broker_service_port_tls": "brokerServicePortTls",
     "web_service_port": "--http-port",
     "web_service_port_tls": "webServicePortTls",
+    "kafka_service_port": "--kafka-port",
+    "kafka_service_port_tls": "kafkaServicePortTls",
 }
 _BINARY: Final = ("broker_service_port", "broker_service_port_tls")
 _WEB: Final = ("web_service_port", "web_service_port_tls")
+_KAFKA: Final = ("kafka_service_port", "kafka_service_port_tls")
 
 
 class StartFailed(Exception):
@@ -28,7 +31,7 @@ class Ports:
     def __init__(self, config: BrokerConfig, http: bool) -> None:
         self.bound: dict[str, socket.socket] = {}
         self._host = config.bind_address
-        names = _BINARY + (_WEB if http else ())
+        names = _BINARY + (_WEB if http else ()) + _KAFKA
         self._wanted = {name: getattr(config, name) for name in names}
 
     def bind(self) -> None:
@@ -66,8 +69,11 @@ def _bind(host: str, port: int, option: str) -> socket.socket:
 
 
 def tls_contexts(config: BrokerConfig, clock: Clock) -> TlsContexts | None:
-    """The TLS contexts of the binary protocol; None if it has no TLS port. Raises KeyFailure."""
-    if config.broker_service_port_tls is None:
+    """The TLS contexts of the binary protocol and of Kafka's; None if neither has a TLS port.
+
+    Raises KeyFailure.
+    """
+    if config.broker_service_port_tls is None and config.kafka_service_port_tls is None:
         return None
     return _contexts(config, clock, config.tls_protocols, config.tls_ciphers)
 

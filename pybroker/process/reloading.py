@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.logs.control import LogControl
 from pybroker.logs.levels import Levels
 
@@ -67,7 +67,7 @@ def _say(reloaded: Mapping[str, bool]) -> None:
 
 
 def _changed(before: BrokerConfig, now: BrokerConfig, at_once: Collection[str]) -> str:
-    from pybroker.base.config_file import camel_case  # slow to import
+    from pybroker.base.configuration.config_file import camel_case  # slow to import
 
     names = [field.name for field in fields(BrokerConfig) if field.name not in at_once]
     changed = (name for name in names if getattr(before, name) != getattr(now, name))

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError, AuthorizationError
 from pybroker.base.runtime import Clock
 from pybroker.security.identity import Credentials, Identity, Login, Provider

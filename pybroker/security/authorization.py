@@ -1,7 +1,9 @@
 """What a role may do: superusers everything, a tenant's admins everything in the tenant, others
 what was granted to them in a namespace, on a topic, and on subscriptions that name their roles.
 
-Only names are checked, never whether something exists, so a refusal does not reveal that.
+Only names are checked, never whether something exists, so a refusal does not reveal that. The
+exception is Apache Pulsar's: whoever asks over HTTP for what a tenant's admin may do hears that the
+tenant does not exist.
 
 Source: Apache Pulsar's PulsarAuthorizationProvider.
 """
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.security.identity import Identity
@@ -46,6 +48,8 @@ class Grants:
 
 
 class GrantStore(Protocol):
+    def has_tenant(self, tenant: str) -> bool: ...
+
     def tenant_admins(self, tenant: str) -> Collection[str]:
         """Empty if there is no such tenant."""
         ...
@@ -94,6 +98,9 @@ class Authorizer:
     def may(self, identity: Identity, need: Need, target: Target) -> bool:
         return all(self._role_may(role, need, target) for role in identity.roles)
 
+    def has_tenant(self, tenant: str) -> bool:
+        return self._store.has_tenant(tenant)
+
     def may_use_any_of(self, identity: Identity, namespace: str) -> bool:
         """Whether the identity may produce or consume in the namespace, or on one of its topics."""
         target = Target.of_namespace(namespace)
@@ -102,6 +109,20 @@ class Authorizer:
         topics = self._store.grants(namespace).topics.values()
         granted = [set(self._of_role(role, each)) for role in identity.roles for each in topics]
         return any(not actions.isdisjoint(("produce", "consume")) for actions in granted)
+
+    def may_use_group(self, identity: Identity, namespace: str, group: str) -> bool:
+        """Whether the identity may consume with a group of Kafka's: like a subscription, but it
+        belongs to no topic. So the permission on one topic of the namespace is enough.
+        """
+        target, grants = Target.of_namespace(namespace), self._store.grants(namespace)
+        return all(
+            self._role_may(role, Need.CONSUME, target)
+            or any("consume" in self._of_role(role, each) for each in grants.topics.values())
+            for role in identity.roles
+        ) and all(
+            self._role_may(role, Need.TENANT_ADMIN, target) or _may_subscribe(role, group, grants)
+            for role in identity.roles
+        )
 
     def is_super_user(self, identity: Identity) -> bool:
         return self._super_users.issuperset(identity.roles)

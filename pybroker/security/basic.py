@@ -13,7 +13,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError
 from pybroker.base.machines import machine_of
 from pybroker.base.runtime import Clock

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, any_topic, whole_topic
 from pybroker.security.authorization import Need, Target
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -27,6 +27,18 @@ def _on_topic(body: Any) -> Iterable[Target]:
 
 def _on_subscription(body: Any) -> Iterable[Target]:
     return (Target.of_topic(TopicName.parse(body.topic), body.subscription),)
+
+
+def _on_any_topic(body: Any) -> Iterable[Target]:
+    return (Target.of_topic(any_topic(body.topic)),)
+
+
+def _on_whole_topic(body: Any) -> Iterable[Target]:
+    return (Target.of_topic(whole_topic(body.topic)),)
+
+
+def _on_whole_subscription(body: Any) -> Iterable[Target]:
+    return (Target.of_topic(whole_topic(body.topic), body.subscription),)
 
 
 def _in_namespace(body: Any) -> Iterable[Target]:
@@ -68,13 +80,21 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
     _T.AUTH_RESPONSE: CommandRow(Need.LOGIN),
     _T.PING: CommandRow(Need.LOGIN),
     _T.PONG: CommandRow(Need.LOGIN),
-    _T.LOOKUP: CommandRow(Need.LOOKUP, "Lookup", _on_topic),
+    _T.LOOKUP: CommandRow(Need.LOOKUP, "Lookup", _on_any_topic),
     _T.PARTITIONED_METADATA: CommandRow(Need.LOOKUP, "Get Partition Metadata", _on_topic),
     _T.GET_TOPICS_OF_NAMESPACE: CommandRow(
         Need.USE_NAMESPACE, "GetTopicsOfNamespace", _in_namespace
     ),
     _T.WATCH_TOPIC_LIST: CommandRow(Need.USE_NAMESPACE, "WatchTopicList", _in_namespace),
     _T.WATCH_TOPIC_LIST_CLOSE: _OWN,
+    _T.SCALABLE_TOPIC_LOOKUP: CommandRow(Need.LOOKUP, "Lookup", _on_whole_topic),
+    _T.SCALABLE_TOPIC_CLOSE: _OWN,
+    _T.SCALABLE_TOPIC_SUBSCRIBE: CommandRow(Need.CONSUME, "subscribe", _on_whole_subscription),
+    _T.SCALABLE_TOPIC_UNSUBSCRIBE: _OWN,
+    _T.WATCH_SCALABLE_TOPICS: CommandRow(Need.USE_NAMESPACE, "WatchScalableTopics", _in_namespace),
+    _T.WATCH_SCALABLE_TOPICS_CLOSE: _OWN,
+    _T.WATCH_TC_ASSIGNMENTS: CommandRow(Need.LOGIN),  # as the lookup of a coordinator
+    _T.WATCH_TC_ASSIGNMENTS_CLOSE: _OWN,
     _T.ASK_TOPICS: CommandRow(Need.CONSUME, "ask about", _on_questions),
     _T.GET_SCHEMA: CommandRow(Need.LOOKUP, "get the schema", _on_topic),
     _T.GET_OR_CREATE_SCHEMA: CommandRow(Need.PRODUCE, "get or create the schema", _on_topic),
@@ -99,9 +119,12 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
         Need.CONSUME, "add the subscription to a transaction", _on_subscriptions
     ),
     _T.END_TXN: _OWN,
+    _T.PREPARE_TXN: _OWN,  # and prepareTransactionRoles
+    _T.LIST_PREPARED_TXNS: CommandRow(Need.LOGIN),
     _T.ASK_TRANSACTION: CommandRow(Need.SUPER_USER, "ask about a transaction"),
     _T.TRANSACTION_GROUP: CommandRow(Need.SUPER_USER, "commit transactions of other brokers"),
     _T.FENCE_SESSIONS: CommandRow(Need.SUPER_USER, "fence sessions of a transactional id"),
+    _T.KAFKA_TRANSACTION: CommandRow(Need.SUPER_USER, "act for a Kafka producer"),
     _T.END_TXN_ON_PARTITION: _SUPER_USER,
     _T.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }
@@ -135,6 +158,8 @@ _NAMESPACE: Final = _NAMESPACES + "/{tenant}/{namespace}"
 _TOPICS: Final = "/admin/v2/{domain}/{tenant}/{namespace}"
 _TOPIC: Final = _TOPICS + "/{topic}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription}"
+_SCALABLES: Final = "/admin/v2/scalable/{tenant}/{namespace}"
+_SCALABLE: Final = _SCALABLES + "/{topic}"
 _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 _IN_TOPIC: Final = "/{tenant}/{namespace}/{topic}"
@@ -155,6 +180,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _BROKERS + "/health", Need.LOGIN),
         ("*", _BROKERS + "*", Need.SUPER_USER),
         ("*", "/admin/v2/broker-stats*", Need.SUPER_USER),
+        ("*", "/admin/v2/bookies/*", Need.SUPER_USER),
         ("*", "/admin/v2/metadata/*", Need.SUPER_USER),
         ("*", "/admin/v2/resource-quotas*", Need.SUPER_USER),
         ("*", "/admin/v2/resourcegroups*", Need.SUPER_USER),
@@ -173,6 +199,19 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _NAMESPACE + "/clearBacklog/{subscription}", Need.CONSUME),
         ("POST", _NAMESPACE + "/unsubscribe/{subscription}", Need.CONSUME),
         ("*", _NAMESPACE + "*", Need.TENANT_ADMIN),
+        # scalable topics
+        ("GET", _SCALABLES, Need.USE_NAMESPACE),
+        ("GET", _SCALABLE, Need.LOOKUP, "GET_METADATA"),
+        ("GET", _SCALABLE + "/stats", Need.LOOKUP, "GET_STATS"),
+        ("GET", _SCALABLE + "/segments/{segment}/stats", Need.LOOKUP, "GET_STATS"),
+        ("PUT", _SCALABLE + "/subscriptions/{subscription}", Need.CONSUME, "SUBSCRIBE"),
+        ("DELETE", _SCALABLE + "/subscriptions/{subscription}", Need.CONSUME, "UNSUBSCRIBE"),
+        ("POST", _SCALABLE + "/subscriptions/{subscription}/seek", Need.CONSUME, "RESET_CURSOR"),
+        ("POST", _SCALABLE + "/subscriptions/{subscription}/skip-all", Need.CONSUME, "SKIP"),
+        ("POST", _SCALABLE + "/split/*", Need.SUPER_USER),
+        ("POST", _SCALABLE + "/merge/*", Need.SUPER_USER),
+        ("*", _SCALABLE + "/permissions*", Need.TENANT_ADMIN, "", True),
+        ("*", _SCALABLE + "*", Need.TENANT_ADMIN),
         # topics: producing or consuming permits viewing, consuming permits moving cursors
         ("GET", _TOPICS, Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),
@@ -207,7 +246,12 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _TOPIC + "/all_subscription/*", Need.TENANT_ADMIN, "EXPIRE_MESSAGES"),
         ("*", _TOPIC + "/permissions*", Need.TENANT_ADMIN, "", True),
         ("*", _TOPIC + "*", Need.TENANT_ADMIN),
+        ("*", "/topics/{domain}" + _IN_TOPIC + "/subscriptions/*", Need.CONSUME, "CONSUME"),
         ("POST", "/topics/{domain}" + _IN_TOPIC + "*", Need.PRODUCE, "PRODUCE"),
+        ("GET", "/ws/v2/producer/{domain}" + _IN_TOPIC, Need.PRODUCE, "PRODUCE"),
+        ("GET", "/ws/v2/consumer/{domain}" + _IN_SUBSCRIPTION, Need.CONSUME, "CONSUME"),
+        ("GET", "/ws/v2/reader/{domain}" + _IN_TOPIC, Need.CONSUME, "CONSUME"),
+        ("GET", "/ws/v3/consumer/{subscription}", Need.LOGIN),  # its client needs CONSUME of each
         # schemas
         ("GET", _SCHEMAS + "/*", Need.LOOKUP, "GET_METADATA"),
         ("POST", _SCHEMAS + "/compatibility", Need.LOOKUP),
@@ -231,7 +275,16 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _TRANSACTIONS + "/ended", Need.LOGIN),  # its owner's
         ("GET", _TRANSACTIONS + "/timeline/{most}/{least}", Need.LOGIN),  # its owner's
         ("GET", _TRANSACTIONS + "/segments" + _IN_TOPIC, Need.LOOKUP),
+        ("POST", _TRANSACTIONS, Need.LOGIN),
+        ("GET", _TRANSACTIONS + "/{most}/{least}", Need.LOGIN),  # its owner's
+        ("POST", _TRANSACTIONS + "/{most}/{least}/commit", Need.LOGIN),  # its owner's
+        ("POST", _TRANSACTIONS + "/{most}/{least}/abort", Need.LOGIN),  # its owner's
+        # its owner's, and prepareTransactionRoles
+        ("POST", _TRANSACTIONS + "/{most}/{least}/prepare", Need.LOGIN),
+        # its owner's, and the permission consume
+        ("POST", _TRANSACTIONS + "/{most}/{least}/kafkaOffsets", Need.LOGIN),
         ("*", _TRANSACTIONS + "*", Need.SUPER_USER),
+        ("GET", "/admin/v3/kafka/*", Need.SUPER_USER),
         # test mode
         ("*", "/admin/v3/faults/*", Need.SUPER_USER),
         ("*", "/admin/v3/clock*", Need.SUPER_USER),

@@ -2,9 +2,9 @@
 the socket's transport and the transport of the inner protocol.
 
 asyncio's own TLS counts a connection only after its handshake; here unfinished ones are limited
-(`TlsDoor`), and each has a time limit. Plaintext is never buffered: output is encrypted and passed
-on at once, in one piece; input goes into the inner protocol's own buffer, record by record. Flow
-control is the socket's.
+(`TlsAcceptor`), and each has a time limit. Plaintext is never buffered: output is encrypted and
+passed on at once, in one piece; input goes into the inner protocol's own buffer, record by record.
+Flow control is the socket's.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def most_handshakes(descriptors: int) -> tuple[int, int]:
     return min(MAX_SILENT, share), min(MAX_ANSWERED, share)
 
 
-class TlsDoor:
+class TlsAcceptor:
     """Creates the connections of a listening socket and tracks unfinished handshakes.
 
     Silent and answered connections have separate limits: peers that have sent nothing never
@@ -111,13 +111,13 @@ class TlsDoor:
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
-    def __init__(self, door: TlsDoor, protocol: asyncio.BaseProtocol) -> None:
+    def __init__(self, acceptor: TlsAcceptor, protocol: asyncio.BaseProtocol) -> None:
         asyncio.Transport.__init__(self)
-        self._door = door
+        self._acceptor = acceptor
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = door.contexts.current().wrap_bio(
+        self._tls = acceptor.contexts.current().wrap_bio(
             self._incoming, self._outgoing, server_side=True
         )
         self._socket: asyncio.Transport | None = None
@@ -135,14 +135,14 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._socket = transport
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if peer else "unknown"
-        self._door.began(self, self._address)
-        self._timer = self._loop.call_later(self._door.handshake_timeout_s, self._too_slow)
+        self._acceptor.began(self, self._address)
+        self._timer = self._loop.call_later(self._acceptor.handshake_timeout_s, self._too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._door.buffer
+        return self._acceptor.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._incoming.write(self._door.buffer[:nbytes])
+        self._incoming.write(self._acceptor.buffer[:nbytes])
         if self._handshaking:
             self._shake_hands()
         else:
@@ -196,7 +196,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         """The handshake has output as soon as the whole ClientHello is here."""
         if self._outgoing.pending and not self._answered:
             self._answered = True
-            self._door.answered(self, self._address)
+            self._acceptor.answered(self, self._address)
         self._flush()
 
     def _resumes_with_what_expired(self) -> bool:
@@ -204,13 +204,13 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         if not self._tls.session_reused:
             return False
         certificate = self._tls.getpeercert()
-        return certificate is not None and self._door.contexts.has_expired(certificate)
+        return certificate is not None and self._acceptor.contexts.has_expired(certificate)
 
     def _too_slow(self) -> None:
         self._fail("the TLS handshake timed out")
 
     def _handshake_over(self) -> None:
-        self._door.ended(self)
+        self._acceptor.ended(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -8,7 +8,7 @@ import json
 import logging
 from typing import Any, Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError
 from pybroker.base.runtime import Clock
 from pybroker.security.identity import Credentials, Login
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_ROLE: Final = 1024
+_REFUSED: Final = "Failed to authenticate"  # Apache Pulsar's words, which clients compare
 _SECRET_FAMILY: Final = "HS"
 _FAMILIES: Final = ("RS", "PS", "ES")
 _SIZES: Final = ("256", "384", "512")
@@ -83,11 +84,9 @@ class TokenProvider:
         try:
             payload = self._jws.decode(token, self._key, algorithms=self._algorithms)
             claims = json.loads(payload)
-        except RecursionError:
-            raise AuthenticationError("The token is invalid: it is nested too deeply") from None
         except Exception as error:  # PyJWT's errors, and anything that hostile input may cause
             kind = type(error).__name__
-            raise AuthenticationError(f"Failed to authentication token: {kind}") from None
+            raise AuthenticationError(_REFUSED, kind) from None
         return checked_claims(claims)
 
     def _check_audience(self, claims: dict[str, Any]) -> None:
@@ -129,11 +128,17 @@ def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**52:
-        raise AuthenticationError(f"The token's {name} is not a time")  # NaN fails in `int`
+        raise _not_a_time(name)  # NaN fails in `int`
     try:
         return int(value * 1000)
     except ValueError:
-        raise AuthenticationError(f"The token's {name} is not a time") from None
+        raise _not_a_time(name) from None
+
+
+def _not_a_time(claim: str) -> AuthenticationError:
+    return AuthenticationError(
+        f"The token's claim {claim} must be a number: seconds since 1970; create a new token"
+    )
 
 
 def _verifying_key(config: BrokerConfig) -> tuple[bytes, Any, str]:

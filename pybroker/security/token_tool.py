@@ -61,6 +61,9 @@ def add_tokens(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="lifetime such as 1h, 3d, 10y (default: no expiry)",
     )
+    create.add_argument(
+        "-o", "--output", metavar="FILE", help="file to write or replace (default: stdout)"
+    )
     create.add_argument("-h", "--headers", metavar="NAME=VALUE", action="append", default=[])
     _one_key(create, "-pk", "--private-key")
     create.set_defaults(run=run, work=_create)
@@ -156,6 +159,14 @@ def _write_new(path: str, data: bytes, mode: int = 0o600) -> None:
         file.write(data)
 
 
+def _replace(path: str, data: bytes) -> None:
+    """Unlike a key, a token can be created again. Only its owner may ever read it."""
+    made = f"{path}.new"
+    Path(made).unlink(missing_ok=True)
+    _write_new(made, data)
+    os.replace(made, path)
+
+
 def _create(options: argparse.Namespace) -> None:
     claims: dict[str, Any] = {"sub": options.subject}
     if options.expiry_time:
@@ -163,7 +174,11 @@ def _create(options: argparse.Namespace) -> None:
     key, algorithm = _signing_key(options)
     headers = dict(_header(text) for text in options.headers)
     payload = json.dumps(claims, separators=(",", ":")).encode()
-    print(jws().encode(payload, key, algorithm, headers or None))
+    token = jws().encode(payload, key, algorithm, headers or None)
+    if options.output:
+        _replace(options.output, f"{token}\n".encode())
+    else:
+        print(token)
 
 
 def _header(text: str) -> tuple[str, str]:

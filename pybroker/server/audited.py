@@ -14,7 +14,7 @@ from typing import Any, Final
 from pybroker.base.errors import AuthenticationError, AuthorizationError, PulsarError
 from pybroker.base.machines import machine_of
 from pybroker.logs import audit
-from pybroker.server.connection import Connection
+from pybroker.server.connections.connection import Connection
 from pybroker.server.handler import Handler
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -7,19 +7,20 @@ revoked, the broker closes those that the permission admitted (`close_unpermitte
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace, Tasks
-from pybroker.broker.ownership import ALONE
+from pybroker.broker.brokers.ownership import ALONE
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
-from pybroker.server.connection import Connection, Rest
+from pybroker.server.connections.connection import Connection, Rest
+from pybroker.server.connections.requests import though_closed
+from pybroker.server.connections.slots import ProducerSlot
 from pybroker.server.handler import Handler
-from pybroker.server.requests import though_closed
-from pybroker.server.slots import ProducerSlot
-from pybroker.server.transaction_owner import check_owner
+from pybroker.server.transactions.transaction_owner import check_owner
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -180,7 +181,7 @@ class Revocations:
 
 async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: Pace) -> None:
     """Closes producers and consumers that would not be admitted now. Their clients reconnect and
-    get the reason. A topic list watcher only goes silent: the protocol has no command to end it.
+    get the reason. Watches only go silent: the protocol has no command to end them.
     """
     if session.login is None or session.closed:
         return
@@ -198,13 +199,11 @@ async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: P
         if is_there and not may(identity, Need.CONSUME, target):
             consumer.subscription.remove_consumer(consumer.consumer)
             session.close_consumer(consumer.consumer, "its permission was revoked")
-    for watcher_id, watcher in list(session.watchers.items()):
+    for key, watcher in list(session.watchers.items()):
         await pace.step()
-        target = Target.of_namespace(watcher.namespace)
-        is_there = session.watchers.get(watcher_id) is watcher
-        if is_there and not may(identity, Need.USE_NAMESPACE, target):
-            watcher.end()
-            del session.watchers[watcher_id]
+        is_there = session.watchers.get(key) is watcher
+        if is_there and await watcher.end_unpermitted(partial(may, identity), pace):
+            session.watchers.pop(key, None)
 
 
 def _close_producer(session: Connection, slot: ProducerSlot) -> None:

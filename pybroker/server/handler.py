@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pybroker.base.errors import PulsarError
-from pybroker.server.connection import Connection, Rest
+from pybroker.server.connections.connection import Connection, Rest
 from pybroker.wire import commands
 
 

@@ -5,16 +5,13 @@ from importlib import import_module
 from typing import Any, Final
 
 from pybroker.base.errors import PulsarError
-from pybroker.server import (
-    on_acknowledge,
-    on_connect,
-    on_consume,
-    on_metadata,
-    on_produce,
-    on_transaction,
-)
-from pybroker.server.connection import Connection
+from pybroker.server.connections import on_connect
+from pybroker.server.connections.connection import Connection
+from pybroker.server.consuming import on_acknowledge, on_consume
 from pybroker.server.handler import Handler
+from pybroker.server.publishing import on_producer
+from pybroker.server.topics import on_metadata
+from pybroker.server.transactions import on_transaction
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -49,6 +46,22 @@ def _of_watcher(body: Any) -> tuple[str, int]:
     return "watcher", body.watcher_id
 
 
+def _of_layout(body: Any) -> tuple[str, int]:
+    return "layout", body.session_id
+
+
+def _of_group(body: Any) -> tuple[str, int]:
+    return "group", body.consumer_id
+
+
+def _of_namespace(body: Any) -> tuple[str, int]:
+    return "scalable topics", body.watch_id
+
+
+def _of_coordinators(body: Any) -> tuple[str, int]:
+    return "coordinators", body.watch_id
+
+
 def _of_readings(body: Any) -> tuple[str, int] | None:
     """The next piece is built only after the previous one has been sent."""
     return ("reading", 0) if body.read_bytes else None
@@ -71,18 +84,18 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer_error=on_metadata.partitioned_metadata_failed,
     ),
     _T.GET_TOPICS_OF_NAMESPACE: Handler(
-        "getTopicsOfNamespace", immediate=_late("on_topic_list", "topics_of_namespace")
+        "getTopicsOfNamespace", immediate=_late("topics.on_topic_list", "topics_of_namespace")
     ),
     _T.WATCH_TOPIC_LIST: Handler(
-        "watchTopicList", deferred=_late("on_topic_list", "watch"), ordered_by=_of_watcher
+        "watchTopicList", deferred=_late("topics.on_topic_list", "watch"), ordered_by=_of_watcher
     ),
     _T.WATCH_TOPIC_LIST_CLOSE: Handler(
         "watchTopicListClose",
-        deferred=_late("on_topic_list", "close_watch"),
+        deferred=_late("topics.on_topic_list", "close_watch"),
         ordered_by=_of_watcher,
     ),
     _T.ASK_TOPICS: Handler(
-        "askTopics", deferred=_late("on_ask_topics", "ask_topics"), ordered_by=_of_readings
+        "askTopics", deferred=_late("topics.on_ask_topics", "ask_topics"), ordered_by=_of_readings
     ),
     _T.GET_SCHEMA: Handler(
         "getSchema",
@@ -95,9 +108,9 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer_error=on_metadata.get_or_create_schema_failed,
     ),
     # producers
-    _T.PRODUCER: Handler("producer", deferred=on_produce.producer, ordered_by=_of_producer),
+    _T.PRODUCER: Handler("producer", deferred=on_producer.producer, ordered_by=_of_producer),
     _T.CLOSE_PRODUCER: Handler(
-        "close_producer", deferred=on_produce.close_producer, ordered_by=_of_producer
+        "close_producer", deferred=on_producer.close_producer, ordered_by=_of_producer
     ),
     # consumers
     _T.SUBSCRIBE: Handler("subscribe", deferred=on_consume.subscribe, ordered_by=_of_consumer),
@@ -118,6 +131,54 @@ HANDLERS: Final[dict[int, Handler]] = {
         "consumerStats",
         deferred=on_consume.consumer_stats,
         answer_error=on_consume.consumer_stats_failed,
+    ),
+    # the V5 SDK
+    _T.SCALABLE_TOPIC_LOOKUP: Handler(
+        "scalableTopicLookup",
+        deferred=_late("scalable.on_layout", "lookup"),
+        answer_error=_late("scalable.on_layout", "failed"),
+        ordered_by=_of_layout,
+    ),
+    _T.SCALABLE_TOPIC_CLOSE: Handler(
+        "scalableTopicClose",
+        deferred=_late("scalable.on_layout", "close"),
+        answer_error=_late("scalable.on_layout", "ignore"),
+        ordered_by=_of_layout,
+    ),
+    _T.SCALABLE_TOPIC_SUBSCRIBE: Handler(
+        "scalableTopicSubscribe",
+        deferred=_late("scalable.on_assignment", "subscribe"),
+        answer_error=_late("scalable.on_assignment", "failed"),
+        ordered_by=_of_group,
+    ),
+    _T.SCALABLE_TOPIC_UNSUBSCRIBE: Handler(
+        "scalableTopicUnsubscribe",
+        deferred=_late("scalable.on_assignment", "unsubscribe"),
+        ordered_by=_of_group,
+    ),
+    _T.WATCH_SCALABLE_TOPICS: Handler(
+        "watchScalableTopics",
+        deferred=_late("scalable.on_namespace", "watch"),
+        answer_error=_late("scalable.on_namespace", "failed"),
+        ordered_by=_of_namespace,
+    ),
+    _T.WATCH_SCALABLE_TOPICS_CLOSE: Handler(
+        "watchScalableTopicsClose",
+        ordered_by=_of_namespace,
+        deferred=_late("scalable.on_namespace", "close"),
+        answer_error=_late("scalable.on_layout", "ignore"),
+    ),
+    _T.WATCH_TC_ASSIGNMENTS: Handler(
+        "watchTcAssignments",
+        deferred=_late("scalable.on_coordinators", "watch"),
+        answer_error=_late("scalable.on_coordinators", "failed"),
+        ordered_by=_of_coordinators,
+    ),
+    _T.WATCH_TC_ASSIGNMENTS_CLOSE: Handler(
+        "watchTcAssignmentsClose",
+        ordered_by=_of_coordinators,
+        deferred=_late("scalable.on_coordinators", "close"),
+        answer_error=_late("scalable.on_layout", "ignore"),
     ),
     # transactions
     _T.TC_CLIENT_CONNECT_REQUEST: Handler(
@@ -150,20 +211,35 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer=on_transaction.ended,
         answer_error=on_transaction.failed,
     ),
+    _T.PREPARE_TXN: Handler(
+        "prepareTxn",
+        deferred=_late("transactions.on_prepare", "prepare"),
+        answer_error=_late("transactions.on_prepare", "prepare_failed"),
+    ),
+    _T.LIST_PREPARED_TXNS: Handler(
+        "listPreparedTxns",
+        deferred=_late("transactions.on_prepare", "list_prepared"),
+        answer_error=_late("transactions.on_prepare", "list_failed"),
+    ),
     _T.ASK_TRANSACTION: Handler(
         "askTransaction",
-        deferred=_late("on_ask_transaction", "ask_transaction"),
-        answer_error=_late("on_ask_transaction", "failed"),
+        deferred=_late("transactions.on_ask_transaction", "ask_transaction"),
+        answer_error=_late("transactions.on_ask_transaction", "failed"),
     ),
     _T.TRANSACTION_GROUP: Handler(
         "transactionGroup",
-        deferred=_late("on_transaction_group", "transaction_group"),
-        answer_error=_late("on_transaction_group", "failed"),
+        deferred=_late("transactions.on_transaction_group", "transaction_group"),
+        answer_error=_late("transactions.on_transaction_group", "failed"),
     ),
     _T.FENCE_SESSIONS: Handler(
         "fenceSessions",
-        deferred=_late("on_fence_sessions", "fence_sessions"),
-        answer_error=_late("on_fence_sessions", "failed"),
+        deferred=_late("transactions.on_fence_sessions", "fence_sessions"),
+        answer_error=_late("transactions.on_fence_sessions", "failed"),
+    ),
+    _T.KAFKA_TRANSACTION: Handler(
+        "kafkaTransaction",
+        deferred=_late("transactions.on_kafka_transaction", "kafka_transaction"),
+        answer_error=_late("transactions.on_kafka_transaction", "failed"),
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

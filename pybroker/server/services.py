@@ -1,36 +1,39 @@
 """The dependencies of a connection's handlers; filled in by the composition root."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock
 from pybroker.base.server_counts import ServerCounts
 from pybroker.broker.deduplication import Examinations
-from pybroker.broker.publishing import Published
+from pybroker.broker.persistent.publishing import Published
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
-from pybroker.server.disconnections import Disconnections
-from pybroker.server.frame_budget import FrameBudget
-from pybroker.server.held_runs import HeldRoom
-from pybroker.server.outbox import Outboxes
-from pybroker.server.publish_budget import PublishBudget
-from pybroker.server.slots import ProducerSlot
-from pybroker.server.transactional_sessions import TransactionalSessions
+from pybroker.server.connections.frame_budget import FrameBudget
+from pybroker.server.connections.outbox import Outboxes
+from pybroker.server.connections.slots import ProducerSlot
+from pybroker.server.publishing.held_runs import HeldRoom
+from pybroker.server.publishing.publish_budget import PublishBudget
+from pybroker.server.transactions.disconnections import Disconnections
+from pybroker.server.transactions.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import SendRun
 
 if TYPE_CHECKING:
     from pybroker.faults.registry import Faults
+    from pybroker.server.scalable.shared import Scalable
 
+AnswerKafka = Callable[[pb.CommandKafkaTransaction], Awaitable[pb.CommandKafkaTransactionResponse]]
 _RECEIVE_BYTES: Final = 256 * 1024
 
 
@@ -57,6 +60,8 @@ class Services:
     port_tls: int | None = None
     # The fault points, if the broker has any; receipts pass some of them.
     faults: "Faults | None" = None
+    # Answers another broker about a producer of Kafka's; None: there are none here.
+    answer_kafka: "AnswerKafka | None" = None
     receipting: Callable[[Any, ProducerSlot, SendRun, Published], Published] | None = None
     boot: int = 0  # how often a broker has started on this storage before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -69,10 +74,25 @@ class Services:
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
     participants: LocalParticipants = field(init=False)
     sessions: TransactionalSessions = field(init=False)
+    _scalable: "Scalable | None" = None
 
     def __post_init__(self) -> None:
         self.participants = LocalParticipants(self.topics)
         self.sessions = TransactionalSessions(self.coordinators)
+
+    async def close(self) -> None:
+        await self.sessions.close()
+        if self._scalable is not None:
+            await self._scalable.close()
+
+    @property
+    def scalable(self) -> "Scalable":
+        """For clients of the V5 SDK; not loaded before the first of them."""
+        if self._scalable is None:
+            from pybroker.server.scalable.shared import Scalable
+
+            self._scalable = Scalable(self.topics, self.clock, self.config)
+        return self._scalable
 
     def encoded_topics(self, namespace: str, mode: int, topics: TopicList) -> bytes:
         """The answer to GET_TOPICS_OF_NAMESPACE, encoded once for each list."""

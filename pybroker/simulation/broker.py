@@ -11,16 +11,17 @@ from typing import Any, Final
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.topics import Topics
 from pybroker.process.app import Broker
 from pybroker.simulation.disk import SimulatedDisk
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.node import Node
 from pybroker.simulation.world import SimulatedClock, World
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 
 PORT: Final = 6650
+KAFKA_PORT: Final = 9092
 _BYTES_PER_OPERATION: Final = 20  # room on a full disk: this times the drawn number
 _UNTIL_ROOM_S: Final = 0.5
 
@@ -46,6 +47,7 @@ class SimulatedBroker:
         self.before_start: list[Callable[[], None]] = []  # called before each start
         self.on_serving: list[Callable[[], None]] = []  # called when the broker serves
         self.disk_had_faults = False
+        self.serves_kafka = False  # set it before the start
         self._storage = dict(storage or {})
         self._faults_end = False
         self._sync_fault: Fault | None = None
@@ -91,7 +93,8 @@ class SimulatedBroker:
         )
         rng = self.world.stream(f"broker {self.incarnation}")
         self.broker = Broker(self.config, backend, self.clock, rng)
-        await self.broker.start(("127.0.0.1", PORT))
+        kafka = ("127.0.0.1", KAFKA_PORT) if self.serves_kafka else None
+        await self.broker.start(("127.0.0.1", PORT), kafka=kafka)
         await self.prepare()
         self.serving = True
         self.note("serves")

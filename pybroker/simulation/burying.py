@@ -2,12 +2,15 @@
 
 import contextlib
 import inspect
+import itertools
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 _GENTLY: Final = 50  # rounds; each `finally` with an await needs one
 _FIRMLY: Final = 50
+_PASSED: Final = 10  # lines
 
 
 def end(coroutine: Any) -> None:
@@ -26,22 +29,28 @@ def end(coroutine: Any) -> None:
             if number < _GENTLY:
                 chain[-1].close()
             else:
-                _break(chain[-1])
+                _break(chain[-1], number % _PASSED)
         if coroutine.cr_frame is None:
             return
 
 
-def _break(coroutine: Any) -> None:
+def _break(coroutine: Any, passed: int) -> None:
+    """Raises at the next line but `passed`: which one is inside of a `try` depends on Python."""
     tracing = sys.gettrace()
-    coroutine.cr_frame.f_trace = _raise
-    sys.settrace(_raise)
+    coroutine.cr_frame.f_trace = raising = _raising_after(passed)
+    sys.settrace(raising)
     try:
         coroutine.close()
     finally:
         sys.settrace(tracing)
 
 
-def _raise(frame: FrameType, event: str, argument: object) -> Any:
-    if event == "line":
-        raise GeneratorExit
-    return _raise
+def _raising_after(passed: int) -> Callable[[FrameType, str, object], Any]:
+    lines = itertools.count()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and next(lines) >= passed:
+            raise GeneratorExit
+        return trace
+
+    return trace

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import parse_setting
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import parse_setting
 from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName
 from pybroker.simulation.broker import PORT

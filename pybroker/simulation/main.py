@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pybroker.base import verdict_files
+from pybroker.base.arguments import Parser
 from pybroker.base.verdict_files import Verdict
 from pybroker.simulation.coverage import Coverage
 from pybroker.simulation.declaring import ScenarioError, Simulation
@@ -109,7 +110,7 @@ def _cannot_run(options: argparse.Namespace, why: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker simulate",
         description="Run asyncio code on pybroker.client.aio together with a broker in one "
         "process, under a virtual clock, with faults drawn from seeds, and judge what the topics "
@@ -156,7 +157,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _processors() -> int:
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
 
 
 # --- in the command's process

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.simulation.broker import SimulatedBroker
 from pybroker.simulation.declaring import Simulation
 from pybroker.simulation.faults import Fault

@@ -13,6 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from pybroker.client.aio import Consumer, Message, Producer, Transaction
+from pybroker.client.producing.partitions_producer import PartitionsProducer
+from pybroker.client.scalable.producer import ScalableProducer
 from pybroker.client.transactions.coordinator import Coordinators
 from pybroker.simulation.coverage import Strikes
 from pybroker.simulation.declaring import full_name
@@ -216,8 +218,10 @@ def recorded_clients() -> Iterator[None]:
     """Within the block, clients on loops with a recorder are recorded."""
     with contextlib.ExitStack() as stack:
         for owner, name, wrapper in (
-            (Producer, "send_message", _send_message),
-            (Producer, "submit", _submit),
+            (PartitionsProducer, "send_message", _send_message),
+            (PartitionsProducer, "submit", _submit),
+            (ScalableProducer, "send_message", _send_message),
+            (ScalableProducer, "submit", _submit),
             (Consumer, "receive", _receive),
             (Consumer, "batch_receive", _batch_receive),
             (Consumer, "acknowledge", lambda real: _acknowledge(real, "")),

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pybroker.spark.datasource import PulsarDataSource, register
     from pybroker.spark.decision import BatchRefused, CursorsDisagree
+    from pybroker.spark.jdbc_connection import jdbc
     from pybroker.spark.marker import Marker
     from pybroker.spark.replay import InputLost
     from pybroker.spark.running import run
+    from pybroker.spark.target import Database
     from pybroker.spark.transactional import Fenced, Step, exactly_once
     from pybroker.spark.work import Work
 
 __all__ = [
     "BatchRefused",
     "CursorsDisagree",
+    "Database",
     "Fenced",
     "InputLost",
     "Marker",
@@ -30,6 +33,7 @@ __all__ = [
     "Step",
     "Work",
     "exactly_once",
+    "jdbc",
     "register",
     "run",
 ]
@@ -38,6 +42,7 @@ __all__ = [
 _MODULES: Final = {
     "BatchRefused": "decision",
     "CursorsDisagree": "decision",
+    "Database": "target",
     "Fenced": "transactional",
     "InputLost": "replay",
     "Marker": "marker",
@@ -45,6 +50,7 @@ _MODULES: Final = {
     "Step": "transactional",
     "Work": "work",
     "exactly_once": "transactional",
+    "jdbc": "jdbc_connection",
     "register": "datasource",
     "run": "running",
 }

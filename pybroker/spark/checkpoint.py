@@ -9,7 +9,7 @@ file systems, because the checkpoint may be on any of them.
 import json
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -23,6 +23,22 @@ from pybroker.spark.work import Work
 log = logging.getLogger("pybroker.spark")
 
 _OPEN_TRANSACTION = "pybroker-open-transaction"
+
+
+class LeftOpen(NamedTuple):
+    """A transaction of the driver's, and the name of its row in the database, if it has one."""
+
+    txn_id: TxnId
+    row_name: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises TypeError, ValueError."""
+        most, least, *row_name = json.loads(text)
+        return cls(TxnId(most, least), *row_name)
+
+    def to_json(self) -> str:
+        return json.dumps([*self.txn_id, *filter(None, [self.row_name])])
 
 
 class Checkpoint:
@@ -59,11 +75,11 @@ class Checkpoint:
         have_cursors = all(_ours(line) is not None for line in planned.sources.values())
         return Work(query_id, batch_id, progress, planned.offsets, planned.files, have_cursors)
 
-    def open_transaction(self) -> TxnId | None:
+    def open_transaction(self) -> LeftOpen | None:
         """None also for an incomplete file: its writer died before using the transaction."""
         try:
             text = self._read(_OPEN_TRANSACTION)
-            return TxnId(*json.loads(text)) if text else None
+            return LeftOpen.from_json(text) if text else None
         except (Py4JError, TypeError, ValueError) as error:
             log.warning(
                 "%s/%s cannot be read, so its transaction stays open until it times out: %s",
@@ -73,10 +89,10 @@ class Checkpoint:
             )
             return None
 
-    def record_transaction(self, txn_id: TxnId) -> None:
+    def record_transaction(self, left_open: LeftOpen) -> None:
         stream = self._files.create(self._path(_OPEN_TRANSACTION), True)
         try:
-            stream.write(bytearray(json.dumps(txn_id).encode()))
+            stream.write(bytearray(left_open.to_json().encode()))
         finally:
             stream.close()
 

@@ -19,11 +19,11 @@ is kept for it (pybroker.spark.replay).
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
@@ -49,7 +49,7 @@ from pybroker.client import (
     tracing,
 )
 from pybroker.spark.chain import Chain
-from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.checkpoint import Checkpoint, LeftOpen
 from pybroker.spark.decision import BatchRefused, Decision, decide
 from pybroker.spark.ending import when_terminated
 from pybroker.spark.endpoint import connecting
@@ -62,6 +62,9 @@ from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import DRIVER_BYTES_OF_A_TASK, Job
 from pybroker.spark.writing.committing import publish_entries, to_commit
 from pybroker.spark.writing.notes import end
+
+if TYPE_CHECKING:
+    from pybroker.spark.target import Database, Target
 
 log = logging.getLogger("pybroker.spark")
 
@@ -105,6 +108,7 @@ class Options:
     patience_s: float = 660.0
     batching_type: BatchingType = BatchingType.Default
     on_step: Callable[[Step, Work], None] = lambda step, work: None
+    database: "Database | None" = None
     connect: Connect = connect
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -122,6 +126,7 @@ def exactly_once(
     on_step: Callable[[Step, Work], None] = lambda step, work: None,
     client_options: Mapping[str, str] | None = None,
     batching_type: BatchingType = BatchingType.Default,
+    database: "Database | None" = None,
 ) -> BatchFunction:
     """Returns a function for `foreachBatch` that publishes `write(batch, batch_id)` exactly once.
 
@@ -138,6 +143,9 @@ def exactly_once(
 
     With BatchingType.KeyBased the messages of an entry share their key, for Key_Shared consumers.
 
+    With a `database` its rows commit together with the messages: see pybroker.spark.Database. Then
+    all messages go through the driver.
+
     `client_options` are the source's options that begin with pulsar.client., for credentials and
     TLS.
 
@@ -151,16 +159,19 @@ def exactly_once(
         raise ValueError(
             f"mode is {mode!r}; it must be one of {', '.join(map(repr, _DRIVER_BYTES))}"
         )
+    if database is not None and mode == "executor":
+        raise ValueError("with a database everything goes through the driver: leave out mode")
     patient_s = transaction_timeout_ms / 1000 + 60 if patience_s is None else patience_s
     options = Options(
         service_url,
         checkpoint.rstrip("/"),
         control_topic,
-        mode,
+        mode if database is None else "driver",
         transaction_timeout_ms,
         patient_s,
         batching_type,
         on_step,
+        database,
         connecting(service_url, client_options),
     )
     return ExactlyOnce(write, options)
@@ -173,7 +184,8 @@ class ExactlyOnce:
     write: WriteBatch
     options: Options
     _session: Session | None = None
-    _open_transaction: TxnId | None = None
+    _open_transaction: LeftOpen | None = None
+    _recovers: bool = True  # decide what earlier drivers left prepared with the database
     _predecessor_settled: bool = False
     # Whether tasks of earlier attempts or of the previous driver may have left transactions open.
     _left_behind: bool = True
@@ -201,7 +213,7 @@ class ExactlyOnce:
         session, self._session = self._session, None
         self._chain = None
         self._predecessor_settled = False
-        self._left_behind = True
+        self._left_behind = self._recovers = True
         if session is not None:
             session.close()
 
@@ -239,6 +251,8 @@ class ExactlyOnce:
         """An aborted transaction is retried if the cause of its failure may be retried."""
         if isinstance(error, TransactionAborted):
             return self._worth_another_try(error.__cause__, failed_jobs)
+        if self.options.database is not None and _is_away(error):
+            return True
         if isinstance(error, _JOB_FAILED):
             return self._by_tasks and failed_jobs < _EXECUTOR_ATTEMPTS
         return isinstance(error, MAY_HEAL)
@@ -247,7 +261,30 @@ class ExactlyOnce:
         if self._session is None:
             self._session = Session(self.options.connect(self.options.service_url))
         session = self._session
-        self._settle(session, checkpoint)
+        with self._target(session) as target:
+            self._attempt_on(session, target, batch, work, checkpoint)
+
+    @contextlib.contextmanager
+    def _target(self, session: Session) -> "Iterator[Target | None]":
+        """The database, if there is one."""
+        if self.options.database is None:
+            yield None
+            return
+        from pybroker.spark.target import opened  # loads pybroker.client.database
+
+        with opened(self.options.database, session.client, self._recovers) as target:
+            self._recovers = False
+            yield target
+
+    def _attempt_on(
+        self,
+        session: Session,
+        target: "Target | None",
+        batch: DataFrame,
+        work: Work,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._settle(session, target, checkpoint)
         chain = self._chain_of(work)
         if self._decide(session, chain, work) is Decision.SKIP:
             require_input(session, work, chain.newest(session))
@@ -257,10 +294,11 @@ class ExactlyOnce:
             return
         kept = keep_input(session, work.progress, chain.newest(session).kept)
         txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
-        checkpoint.record_transaction(txn.txn_id)
-        self._open_transaction = txn.txn_id
+        row_name = "" if target is None else target.row_name(txn.txn_id)
+        self._open_transaction = LeftOpen(txn.txn_id, row_name)
+        checkpoint.record_transaction(self._open_transaction)
         marker = Marker.of(work, txn.txn_id, kept)
-        self._run(session, batch, work, marker, txn)
+        self._run(session, target, batch, work, marker, txn)
         self._open_transaction = None
 
     def _decide(self, session: Session, chain: Chain, work: Work) -> Decision:
@@ -277,7 +315,13 @@ class ExactlyOnce:
         return self._chain
 
     def _run(
-        self, session: Session, batch: DataFrame, work: Work, marker: Marker, txn: Transaction
+        self,
+        session: Session,
+        target: "Target | None",
+        batch: DataFrame,
+        work: Work,
+        marker: Marker,
+        txn: Transaction,
     ) -> None:
         chain = self._chain_of(work)
         for name, span in work.progress.items():
@@ -285,11 +329,17 @@ class ExactlyOnce:
         chain.acknowledge(session, txn)
         self._tell(Step.ACKNOWLEDGED, work)
         attempts = self._publish(session, _outputs(self.write(batch, work.batch_id)), txn, work)
+        if target is not None:
+            target.store(batch, work.batch_id)
         evaluate_rest(batch)
         self._tell(Step.PUBLISHED, work)
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
-        txn.commit(together_with=attempts)
+        if target is None:
+            txn.commit(together_with=attempts)
+        else:
+            assert self._open_transaction is not None and not attempts
+            target.commit(txn, self._open_transaction.row_name)
         if attempts or self._left_behind:  # Otherwise no task published, in any attempt.
             self._clear(session, work)
         chain.committed(link)
@@ -337,7 +387,7 @@ class ExactlyOnce:
             _DRIVER_BYTES[self.options.mode] if by_tasks else None,
         )
 
-    def _settle(self, session: Session, checkpoint: Checkpoint) -> None:
+    def _settle(self, session: Session, target: "Target | None", checkpoint: Checkpoint) -> None:
         """Ends the transaction left open by this driver's last attempt, or by the previous driver.
 
         Owning the checkpoint means owning its transaction: Spark lets one query at a time use it.
@@ -345,8 +395,10 @@ class ExactlyOnce:
         left_open = self._open_transaction
         if left_open is None and not self._predecessor_settled:
             left_open = checkpoint.open_transaction()
-        if left_open is not None:
-            end(session, left_open)
+        if left_open is not None and left_open.row_name:
+            _require_database(target).settle(*left_open)
+        elif left_open is not None:
+            end(session, left_open.txn_id)
         self._open_transaction = None
         self._predecessor_settled = True
 
@@ -355,18 +407,33 @@ class ExactlyOnce:
         first, so that a task that is still running finds that it has ended."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
-        self._left_behind = True
+        self._left_behind = self._recovers = True
         if session is not None:
             if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
                 with contextlib.suppress(PulsarError):
-                    end(session, self._open_transaction)
-                    self._sweep(session, work, self._open_transaction)
+                    end(session, self._open_transaction.txn_id)
+                    self._sweep(session, work, self._open_transaction.txn_id)
             session.close()
         if self._chain is not None:
             self._chain.forget()
 
     def _tell(self, step: Step, work: Work) -> None:
         self.options.on_step(step, work)
+
+
+def _is_away(error: BaseException | None) -> bool:
+    from pybroker.spark.target import is_away
+
+    return error is not None and is_away(error)
+
+
+def _require_database(target: "Target | None") -> "Target":
+    if target is None:
+        raise NotAllowed(
+            "The last driver of this checkpoint wrote to a database, which knows whether its last "
+            "batch has committed: pass exactly_once the same database"
+        )
+    return target
 
 
 def _outputs(returned: object) -> Mapping[str, DataFrame]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.testing.clock import VirtualClock
 from pybroker.testing.running_broker import RunningBroker
 from pybroker.testing.story import Story
@@ -25,17 +25,20 @@ def broker(
     data_dir: Path | None = None,
     http: bool = False,
     faults: bool = True,
+    kafka: bool = False,
     **settings: Any,
 ) -> Iterator[RunningBroker]:
     """A broker on free ports, in memory unless it has a `data_dir`; with `http` it serves the admin
     REST API. Without `faults` it has no fault points, and handles commands exactly as in
-    production.
+    production. With `kafka` it serves Kafka's clients, too, at its `kafka_bootstrap`.
 
     `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. /metrics is
     not cached unless a setting says otherwise. Raises NeverStruck at the end if a strict rule of
     `faults` has not struck.
     """
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
+    if kafka:
+        for_tests |= {"kafka_service_port": 0, "kafka_group_initial_rebalance_delay_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})
     running = RunningBroker(config, data_dir, http, faults)
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
@@ -37,7 +37,10 @@ _PORTS: Final = (
     "broker_service_port_tls",
     "web_service_port",
     "web_service_port_tls",
+    "kafka_service_port",
+    "kafka_service_port_tls",
 )
+_WEB: Final = ("web_service_port", "web_service_port_tls")
 
 
 class RunningBroker:
@@ -49,6 +52,7 @@ class RunningBroker:
         self.service_url = ""
         self.admin_url = ""
         self.service_url_tls = self.admin_url_tls = ""
+        self.kafka_bootstrap = ""  # bootstrap.servers for Kafka's clients, with `kafka=True`
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
         self._faults = Faults(self.clock) if faults else None
@@ -96,7 +100,10 @@ class RunningBroker:
             "web_service_port": self.admin_url,
             "broker_service_port_tls": self.service_url_tls,
             "web_service_port_tls": self.admin_url_tls,
+            "kafka_service_port": broker.kafka_url,
+            "kafka_service_port_tls": broker.kafka_url_tls,
         }
+        self.kafka_bootstrap = urlsplit(broker.kafka_url or broker.kafka_url_tls).netloc
         ports = {name: urlsplit(url).port for name, url in urls.items() if url}
         self._config = replace(self._config, **ports)  # type: ignore[arg-type]
         self._tell("has started")
@@ -107,7 +114,7 @@ class RunningBroker:
 
     def _reserve_ports(self) -> None:
         """Reserves a free port for each port that is 0 in the configuration."""
-        names = _PORTS if self._http else _PORTS[:2]
+        names = [name for name in _PORTS if self._http or name not in _WEB]
         free = {name: ReservedPort() for name in names if getattr(self._config, name) == 0}
         self._reserved = list(free.values())
         numbers = {name: port.number for name, port in free.items()}

@@ -260,7 +260,7 @@ class SnapshotLog(Generic[R]):
         self,
         snapshot: Iterable[R | None],
         weigh: Callable[[R], int],
-        elsewhere: Callable[[], Awaitable[None]],
+        remote: Callable[[], Awaitable[None]],
     ) -> None:
         """Append `snapshot`, starting now, and drop everything before it.
 
@@ -273,7 +273,7 @@ class SnapshotLog(Generic[R]):
             replaced, self.records_since_snapshot = self.records_since_snapshot, 0
             try:
                 begin = await self._append_durably(_by_weight(snapshot, weigh))
-                await elsewhere()
+                await remote()
                 self._cursor.mark_delete(begin.before)
                 await self._cursor.flush()
             except BaseException:

@@ -21,6 +21,7 @@ class TxnStatus(enum.IntEnum):
     COMMITTED = 2
     ABORTING = 3
     ABORTED = 4
+    PREPARED = 5  # undecided, and only the owner or an administrator decides: see `preparing`
 
 
 class TxnAction(enum.IntEnum):
@@ -31,13 +32,16 @@ class TxnAction(enum.IntEnum):
 
 
 TXN_TRANSITIONS: Final = {
-    TxnStatus.OPEN: {TxnStatus.COMMITTING, TxnStatus.ABORTING},
+    TxnStatus.OPEN: {TxnStatus.PREPARED, TxnStatus.COMMITTING, TxnStatus.ABORTING},
+    # A repeated PREPARE is answered as the first one.
+    TxnStatus.PREPARED: {TxnStatus.PREPARED, TxnStatus.COMMITTING, TxnStatus.ABORTING},
     # A repeated END joins the end in progress.
     TxnStatus.COMMITTING: {TxnStatus.COMMITTING, TxnStatus.COMMITTED},
     TxnStatus.COMMITTED: set(),
     TxnStatus.ABORTING: {TxnStatus.ABORTING, TxnStatus.ABORTED},
     TxnStatus.ABORTED: set(),
 }
+UNDECIDED: Final = frozenset((TxnStatus.OPEN, TxnStatus.PREPARED))
 ENDING_STATUS: Final = {
     TxnAction.COMMIT: TxnStatus.COMMITTING,
     TxnAction.ABORT: TxnStatus.ABORTING,

@@ -1,1 +1,1 @@
-"""Converts text to bytes according to a schema, and Avro bytes back."""
+"""Converts text to bytes according to a schema, and bytes of Avro and Protobuf back."""

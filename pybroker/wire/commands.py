@@ -28,6 +28,12 @@ _TOPICS_HEAD: Final = b"".join(
         varint.encode(Type.GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER << 3 | 2),
     )
 )
+_SCALABLE_UPDATE_HEAD: Final = b"".join(
+    (
+        b"\x08" + varint.encode(Type.SCALABLE_TOPIC_UPDATE),
+        varint.encode(Type.SCALABLETOPICUPDATE_FIELD_NUMBER << 3 | 2),
+    )
+)
 _TOPIC_UPDATE_HEAD: Final = b"".join(
     (
         b"\x08" + varint.encode(Type.WATCH_TOPIC_UPDATE),
@@ -282,6 +288,11 @@ def encode_topic_change(came: Sequence[str], went: Sequence[str], topics_hash: s
 
 def topic_update(watcher_id: int, encoded: bytes) -> bytes:
     return _with_first_number(_TOPIC_UPDATE_HEAD, watcher_id, encoded)
+
+
+def scalable_topic_update(session_id: int, encoded: bytes) -> bytes:
+    """`encoded` is the update without its session id."""
+    return _with_first_number(_SCALABLE_UPDATE_HEAD, session_id, encoded)
 
 
 def _with_first_number(head: bytes, number: int, encoded: bytes) -> bytes:

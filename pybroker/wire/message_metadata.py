@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from managed_ledger.checksum import crc32c
 from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import varint
 from pybroker.wire.frames import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
 MARKER_TXN_COMMIT: Final = 21
@@ -57,8 +58,9 @@ def _broker_metadata_end(entry: bytes) -> int:
 
 
 def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
-    metadata = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=index)
-    encoded = metadata.SerializeToString()
+    encoded = b"" if timestamp_ms is None else b"\x08" + varint.encode(timestamp_ms)
+    if index is not None:
+        encoded += b"\x10" + varint.encode(index)
     return b"".join((_BROKER_MAGIC, _U32.pack(len(encoded)), encoded, entry))
 
 

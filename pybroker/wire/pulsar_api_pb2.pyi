@@ -407,7 +407,7 @@ class CommandConnect(_message.Message):
     def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_committing_across", "supports_aborting_on_disconnect", "supports_transactional_ids", "supports_asking_transactions", "supports_transaction_groups", "supports_covered_messages")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_committing_across", "supports_aborting_on_disconnect", "supports_transactional_ids", "supports_asking_transactions", "supports_transaction_groups", "supports_covered_messages", "supports_preparing", "supports_kafka_transactions")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +426,8 @@ class FeatureFlags(_message.Message):
     SUPPORTS_ASKING_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TRANSACTION_GROUPS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_COVERED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_PREPARING_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_KAFKA_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -444,7 +446,9 @@ class FeatureFlags(_message.Message):
     supports_asking_transactions: bool
     supports_transaction_groups: bool
     supports_covered_messages: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_committing_across: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ..., supports_asking_transactions: bool = ..., supports_transaction_groups: bool = ..., supports_covered_messages: bool = ...) -> None: ...
+    supports_preparing: bool
+    supports_kafka_transactions: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_committing_across: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ..., supports_asking_transactions: bool = ..., supports_transaction_groups: bool = ..., supports_covered_messages: bool = ..., supports_preparing: bool = ..., supports_kafka_transactions: bool = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -749,18 +753,20 @@ class CommandAddSubscriptionToTxn(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., scalable: bool = ...) -> None: ...
 
 class CommandAddSubscriptionToTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "undecided")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    undecided: bool
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., undecided: bool = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "together_with", "together_with_most")
@@ -1126,6 +1132,14 @@ class CommandScalableTopicAssignmentUpdate(_message.Message):
     assignment: ScalableConsumerAssignment
     def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
 
+class CommandScalableTopicUnsubscribe(_message.Message):
+    __slots__ = ("request_id", "consumer_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    consumer_id: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
+
 class CommandWatchScalableTopics(_message.Message):
     __slots__ = ("watch_id", "namespace", "property_filters", "current_hash")
     WATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1277,14 +1291,16 @@ class CommandProducerSuccess(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: bool = ...) -> None: ...
 
 class KeySharedMeta(_message.Message):
-    __slots__ = ("keySharedMode", "hashRanges", "allowOutOfOrderDelivery")
+    __slots__ = ("keySharedMode", "hashRanges", "allowOutOfOrderDelivery", "entry_bucket_dispatch")
     KEYSHAREDMODE_FIELD_NUMBER: _ClassVar[int]
     HASHRANGES_FIELD_NUMBER: _ClassVar[int]
     ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_BUCKET_DISPATCH_FIELD_NUMBER: _ClassVar[int]
     keySharedMode: KeySharedMode
     hashRanges: _containers.RepeatedCompositeFieldContainer[IntRange]
     allowOutOfOrderDelivery: bool
-    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., allowOutOfOrderDelivery: bool = ...) -> None: ...
+    entry_bucket_dispatch: bool
+    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., allowOutOfOrderDelivery: bool = ..., entry_bucket_dispatch: bool = ...) -> None: ...
 
 class CommandSubscribe(_message.Message):
     __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch")
@@ -1685,7 +1701,7 @@ class CommandAskTransaction(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., transactional_id_owner: _Optional[str] = ..., session_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandAskTransactionResponse(_message.Message):
-    __slots__ = ("request_id", "status", "takes_part", "owner", "reason", "error", "message", "transactional_id", "transactional_id_owner", "session_epoch")
+    __slots__ = ("request_id", "status", "takes_part", "owner", "reason", "error", "message", "transactional_id", "transactional_id_owner", "session_epoch", "prepared")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TAKES_PART_FIELD_NUMBER: _ClassVar[int]
@@ -1696,6 +1712,7 @@ class CommandAskTransactionResponse(_message.Message):
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_OWNER_FIELD_NUMBER: _ClassVar[int]
     SESSION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     status: int
     takes_part: bool
@@ -1706,7 +1723,8 @@ class CommandAskTransactionResponse(_message.Message):
     transactional_id: str
     transactional_id_owner: str
     session_epoch: int
-    def __init__(self, request_id: _Optional[int] = ..., status: _Optional[int] = ..., takes_part: bool = ..., owner: _Optional[str] = ..., reason: _Optional[str] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., transactional_id: _Optional[str] = ..., transactional_id_owner: _Optional[str] = ..., session_epoch: _Optional[int] = ...) -> None: ...
+    prepared: bool
+    def __init__(self, request_id: _Optional[int] = ..., status: _Optional[int] = ..., takes_part: bool = ..., owner: _Optional[str] = ..., reason: _Optional[str] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., transactional_id: _Optional[str] = ..., transactional_id_owner: _Optional[str] = ..., session_epoch: _Optional[int] = ..., prepared: bool = ...) -> None: ...
 
 class CommandTransactionGroup(_message.Message):
     __slots__ = ("request_id", "step", "txnid_least_bits", "txnid_most_bits", "member_least", "member_most", "principal")
@@ -1754,6 +1772,72 @@ class CommandTransactionGroupResponse(_message.Message):
     message: str
     def __init__(self, request_id: _Optional[int] = ..., verdict: _Optional[_Iterable[_Union[CommandTransactionGroupResponse.Verdict, str]]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CommandPrepareTxn(_message.Message):
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "name")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    name: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CommandPrepareTxnResponse(_message.Message):
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    error: ServerError
+    message: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class CommandListPreparedTxns(_message.Message):
+    __slots__ = ("request_id", "tc_id", "name", "after_least_bits")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TC_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    tc_id: int
+    name: str
+    after_least_bits: int
+    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., name: _Optional[str] = ..., after_least_bits: _Optional[int] = ...) -> None: ...
+
+class PreparedTxn(_message.Message):
+    __slots__ = ("txnid_least_bits", "name", "owner", "prepared_ms", "age_ms")
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    txnid_least_bits: int
+    name: str
+    owner: str
+    prepared_ms: int
+    age_ms: int
+    def __init__(self, txnid_least_bits: _Optional[int] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., prepared_ms: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class CommandListPreparedTxnsResponse(_message.Message):
+    __slots__ = ("request_id", "transaction", "has_more", "error", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    transaction: _containers.RepeatedCompositeFieldContainer[PreparedTxn]
+    has_more: bool
+    error: ServerError
+    message: str
+    def __init__(self, request_id: _Optional[int] = ..., transaction: _Optional[_Iterable[_Union[PreparedTxn, _Mapping]]] = ..., has_more: bool = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
 class CommandFenceSessions(_message.Message):
     __slots__ = ("request_id", "transactional_id", "owner", "epoch")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1780,8 +1864,50 @@ class CommandFenceSessionsResponse(_message.Message):
     message: str
     def __init__(self, request_id: _Optional[int] = ..., aborted: _Optional[int] = ..., coordinator: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CommandKafkaTransaction(_message.Message):
+    __slots__ = ("request_id", "transactional_id", "owner", "producer_id", "producer_epoch", "topic", "group", "adds", "principal", "peer", "client_version")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ADDS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    transactional_id: str
+    owner: str
+    producer_id: int
+    producer_epoch: int
+    topic: str
+    group: str
+    adds: bool
+    principal: str
+    peer: str
+    client_version: str
+    def __init__(self, request_id: _Optional[int] = ..., transactional_id: _Optional[str] = ..., owner: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., adds: bool = ..., principal: _Optional[str] = ..., peer: _Optional[str] = ..., client_version: _Optional[str] = ...) -> None: ...
+
+class CommandKafkaTransactionResponse(_message.Message):
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "kafka_error", "error", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    kafka_error: int
+    error: ServerError
+    message: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., kafka_error: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "scalableTopicLookup", "scalableTopicUpdate", "scalableTopicClose", "scalableTopicSubscribe", "scalableTopicSubscribeResponse", "scalableTopicAssignmentUpdate", "watchScalableTopics", "watchScalableTopicsUpdate", "watchScalableTopicsClose", "watchTcAssignments", "watchTcAssignmentsUpdate", "watchTcAssignmentsClose", "askTopics", "askTopicsResponse", "askTransaction", "askTransactionResponse", "transactionGroup", "transactionGroupResponse", "fenceSessions", "fenceSessionsResponse")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "scalableTopicLookup", "scalableTopicUpdate", "scalableTopicClose", "scalableTopicSubscribe", "scalableTopicSubscribeResponse", "scalableTopicAssignmentUpdate", "watchScalableTopics", "watchScalableTopicsUpdate", "watchScalableTopicsClose", "watchTcAssignments", "watchTcAssignmentsUpdate", "watchTcAssignmentsClose", "scalableTopicUnsubscribe", "askTopics", "askTopicsResponse", "askTransaction", "askTransactionResponse", "transactionGroup", "transactionGroupResponse", "fenceSessions", "fenceSessionsResponse", "prepareTxn", "prepareTxnResponse", "listPreparedTxns", "listPreparedTxnsResponse", "kafkaTransaction", "kafkaTransactionResponse")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1854,6 +1980,7 @@ class BaseCommand(_message.Message):
         WATCH_TC_ASSIGNMENTS: _ClassVar[BaseCommand.Type]
         WATCH_TC_ASSIGNMENTS_UPDATE: _ClassVar[BaseCommand.Type]
         WATCH_TC_ASSIGNMENTS_CLOSE: _ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_UNSUBSCRIBE: _ClassVar[BaseCommand.Type]
         ASK_TOPICS: _ClassVar[BaseCommand.Type]
         ASK_TOPICS_RESPONSE: _ClassVar[BaseCommand.Type]
         ASK_TRANSACTION: _ClassVar[BaseCommand.Type]
@@ -1862,6 +1989,12 @@ class BaseCommand(_message.Message):
         TRANSACTION_GROUP_RESPONSE: _ClassVar[BaseCommand.Type]
         FENCE_SESSIONS: _ClassVar[BaseCommand.Type]
         FENCE_SESSIONS_RESPONSE: _ClassVar[BaseCommand.Type]
+        PREPARE_TXN: _ClassVar[BaseCommand.Type]
+        PREPARE_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
+        LIST_PREPARED_TXNS: _ClassVar[BaseCommand.Type]
+        LIST_PREPARED_TXNS_RESPONSE: _ClassVar[BaseCommand.Type]
+        KAFKA_TRANSACTION: _ClassVar[BaseCommand.Type]
+        KAFKA_TRANSACTION_RESPONSE: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1932,6 +2065,7 @@ class BaseCommand(_message.Message):
     WATCH_TC_ASSIGNMENTS: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type
+    SCALABLE_TOPIC_UNSUBSCRIBE: BaseCommand.Type
     ASK_TOPICS: BaseCommand.Type
     ASK_TOPICS_RESPONSE: BaseCommand.Type
     ASK_TRANSACTION: BaseCommand.Type
@@ -1940,6 +2074,12 @@ class BaseCommand(_message.Message):
     TRANSACTION_GROUP_RESPONSE: BaseCommand.Type
     FENCE_SESSIONS: BaseCommand.Type
     FENCE_SESSIONS_RESPONSE: BaseCommand.Type
+    PREPARE_TXN: BaseCommand.Type
+    PREPARE_TXN_RESPONSE: BaseCommand.Type
+    LIST_PREPARED_TXNS: BaseCommand.Type
+    LIST_PREPARED_TXNS_RESPONSE: BaseCommand.Type
+    KAFKA_TRANSACTION: BaseCommand.Type
+    KAFKA_TRANSACTION_RESPONSE: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -2011,6 +2151,7 @@ class BaseCommand(_message.Message):
     WATCHTCASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     WATCHTCASSIGNMENTSUPDATE_FIELD_NUMBER: _ClassVar[int]
     WATCHTCASSIGNMENTSCLOSE_FIELD_NUMBER: _ClassVar[int]
+    SCALABLETOPICUNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     ASKTOPICS_FIELD_NUMBER: _ClassVar[int]
     ASKTOPICSRESPONSE_FIELD_NUMBER: _ClassVar[int]
     ASKTRANSACTION_FIELD_NUMBER: _ClassVar[int]
@@ -2019,6 +2160,12 @@ class BaseCommand(_message.Message):
     TRANSACTIONGROUPRESPONSE_FIELD_NUMBER: _ClassVar[int]
     FENCESESSIONS_FIELD_NUMBER: _ClassVar[int]
     FENCESESSIONSRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    PREPARETXN_FIELD_NUMBER: _ClassVar[int]
+    PREPARETXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    LISTPREPAREDTXNS_FIELD_NUMBER: _ClassVar[int]
+    LISTPREPAREDTXNSRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    KAFKATRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    KAFKATRANSACTIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -2090,6 +2237,7 @@ class BaseCommand(_message.Message):
     watchTcAssignments: CommandWatchTcAssignments
     watchTcAssignmentsUpdate: CommandWatchTcAssignmentsUpdate
     watchTcAssignmentsClose: CommandWatchTcAssignmentsClose
+    scalableTopicUnsubscribe: CommandScalableTopicUnsubscribe
     askTopics: CommandAskTopics
     askTopicsResponse: CommandAskTopicsResponse
     askTransaction: CommandAskTransaction
@@ -2098,4 +2246,10 @@ class BaseCommand(_message.Message):
     transactionGroupResponse: CommandTransactionGroupResponse
     fenceSessions: CommandFenceSessions
     fenceSessionsResponse: CommandFenceSessionsResponse
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ..., askTopics: _Optional[_Union[CommandAskTopics, _Mapping]] = ..., askTopicsResponse: _Optional[_Union[CommandAskTopicsResponse, _Mapping]] = ..., askTransaction: _Optional[_Union[CommandAskTransaction, _Mapping]] = ..., askTransactionResponse: _Optional[_Union[CommandAskTransactionResponse, _Mapping]] = ..., transactionGroup: _Optional[_Union[CommandTransactionGroup, _Mapping]] = ..., transactionGroupResponse: _Optional[_Union[CommandTransactionGroupResponse, _Mapping]] = ..., fenceSessions: _Optional[_Union[CommandFenceSessions, _Mapping]] = ..., fenceSessionsResponse: _Optional[_Union[CommandFenceSessionsResponse, _Mapping]] = ...) -> None: ...
+    prepareTxn: CommandPrepareTxn
+    prepareTxnResponse: CommandPrepareTxnResponse
+    listPreparedTxns: CommandListPreparedTxns
+    listPreparedTxnsResponse: CommandListPreparedTxnsResponse
+    kafkaTransaction: CommandKafkaTransaction
+    kafkaTransactionResponse: CommandKafkaTransactionResponse
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ..., scalableTopicUnsubscribe: _Optional[_Union[CommandScalableTopicUnsubscribe, _Mapping]] = ..., askTopics: _Optional[_Union[CommandAskTopics, _Mapping]] = ..., askTopicsResponse: _Optional[_Union[CommandAskTopicsResponse, _Mapping]] = ..., askTransaction: _Optional[_Union[CommandAskTransaction, _Mapping]] = ..., askTransactionResponse: _Optional[_Union[CommandAskTransactionResponse, _Mapping]] = ..., transactionGroup: _Optional[_Union[CommandTransactionGroup, _Mapping]] = ..., transactionGroupResponse: _Optional[_Union[CommandTransactionGroupResponse, _Mapping]] = ..., fenceSessions: _Optional[_Union[CommandFenceSessions, _Mapping]] = ..., fenceSessionsResponse: _Optional[_Union[CommandFenceSessionsResponse, _Mapping]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping]] = ..., listPreparedTxns: _Optional[_Union[CommandListPreparedTxns, _Mapping]] = ..., listPreparedTxnsResponse: _Optional[_Union[CommandListPreparedTxnsResponse, _Mapping]] = ..., kafkaTransaction: _Optional[_Union[CommandKafkaTransaction, _Mapping]] = ..., kafkaTransactionResponse: _Optional[_Union[CommandKafkaTransactionResponse, _Mapping]] = ...) -> None: ...

@@ -17,15 +17,15 @@ from pybroker.admin.routes.namespace import NamespaceRoutes
 from pybroker.admin.routes.storage import StorageRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
-from pybroker.broker.clusters import FAILURE_DOMAINS, Clusters
+from pybroker.broker.brokers.clusters import FAILURE_DOMAINS, Clusters
+from pybroker.broker.namespaces.tenants import Conflict, NotFound
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.schemas.compatibility import TYPE_NAMES, StoredSchema
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.tenants import Conflict, NotFound
-from pybroker.broker.topic import Topic
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -42,7 +42,8 @@ def services(world: World, **others: Any) -> Any:
 
 
 def asked(**parts: str | int) -> Any:
-    return SimpleNamespace(path_params=PARTS | parts, query_params={})
+    scope = {"path": "/admin/v2/persistent"}
+    return SimpleNamespace(path_params=PARTS | parts, query_params={}, scope=scope)
 
 
 def test_properties_of_a_namespace_that_are_set_at_once_are_all_there() -> None:

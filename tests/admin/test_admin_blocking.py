@@ -129,7 +129,7 @@ def test_many_topics_are_looked_at_a_few_in_a_turn(monkeypatch: pytest.MonkeyPat
         for number in range(200):
             topic = await running.topics.get(TopicName.parse(f"t-{number}"), create=True)
             log_order = topic.buffer._log
-            log_order._keep_books()
+            log_order._keep_index()
             log_order._open.begin(TxnId(9, number), topic.ledger.last_confirmed, 1)
             await topic.ledger.append_one(b"entry")
         services: Any = SimpleNamespace(

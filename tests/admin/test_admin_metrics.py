@@ -69,3 +69,20 @@ def test_a_namespace_s_topics_are_counted(admin: httpx.Client, topic: str) -> No
     prefix = f'pulsar_topics_count{{cluster="standalone",namespace="{namespace}"}} '
     (line,) = (line for line in lines if line.startswith(prefix))
     assert float(line.rpartition(" ")[2]) >= 1
+
+
+def test_a_split_of_a_scalable_topic_is_counted(scraped: Scrape) -> None:
+    lines = {
+        line.rpartition("}")[0].partition("{")[0] + line.rpartition("cluster=")[2]: line
+        for line in scraped.text.splitlines()
+        if line.startswith("pulsar_scalable_topic_")
+    }
+    said = "\n".join(lines.values())
+    for labels, value in (
+        ('segment_state="ACTIVE"}', 2),
+        ('segment_state="SEALED"}', 1),
+        ('operation="split",operation_trigger="manual",operation_status="success"}', 1),
+        ('rebalance_reason="consumer_joined"}', 1),
+    ):
+        assert f"{labels} {value}" in said, said
+    assert scraped.values["pulsar_scalable_topic_controller_count"] == 1

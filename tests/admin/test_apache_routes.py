@@ -14,7 +14,6 @@ LISTED: Final = [
 ]
 # By the start of the path, with the reason.
 NOT_SERVED: Final = {
-    "/admin/v2/bookies/": "there are no bookies: ledgers are files of this broker",
     "/admin/v2/namespaces/{}/{}/scanOffloadedLedgers": "nothing is offloaded",
 }
 OURS: Final = {
@@ -32,12 +31,33 @@ OURS: Final = {
     *((verb, "/admin/v3/faults/rules/{}") for verb in ("GET", "DELETE")),
     ("GET", "/admin/v3/faults/rules/{}/hit"),
     ("POST", "/admin/v3/faults/rules/{}/release"),
+    ("POST", "/admin/v3/transactions/{}/{}/prepare"),
     ("GET", "/admin/v3/transactions/blocking"),
     ("GET", "/admin/v3/transactions/blocking/{}/{}/{}"),
     # Where Apache Pulsar's own Java client requests them.
     ("GET", "/admin/namespaces/{}/antiAffinity/{}"),
     ("GET", "/admin/namespaces/{}/{}"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/deduplicationSnapshotInterval"),
+    # Of Apache Pulsar 5.0, whose other routes are in the list of 4.2.
+    ("GET", "/admin/v2/scalable/{}/{}"),
+    *((verb, "/admin/v2/scalable/{}/{}/{}") for verb in ("GET", "PUT", "DELETE")),
+    ("GET", "/admin/v2/scalable/{}/{}/{}/stats"),
+    ("GET", "/admin/v2/scalable/{}/{}/{}/segments/{}/stats"),
+    ("POST", "/admin/v2/scalable/{}/{}/{}/split/{}"),
+    ("POST", "/admin/v2/scalable/{}/{}/{}/merge/{}/{}"),
+    *((verb, "/admin/v2/scalable/{}/{}/{}/subscriptions/{}") for verb in ("PUT", "DELETE")),
+    ("POST", "/admin/v2/scalable/{}/{}/{}/subscriptions/{}/seek"),
+    ("POST", "/admin/v2/scalable/{}/{}/{}/subscriptions/{}/skip-all"),
+    ("GET", "/admin/v2/scalable/{}/{}/{}/permissions"),
+    *((verb, "/admin/v2/scalable/{}/{}/{}/permissions/{}") for verb in ("POST", "DELETE")),
+    *(
+        (verb, f"/admin/v2/{path}")
+        for verb in ("GET", "POST", "DELETE")
+        for path in (
+            "scalable/{}/{}/{}/autoScalePolicy",
+            "namespaces/{}/{}/scalableTopicAutoScalePolicy",
+        )
+    ),
     *((verb, "/admin/v2/namespaces/{}/{}/transactionLimits") for verb in ("GET", "POST", "DELETE")),
     *((verb, "/admin/v2/namespaces/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
     *((verb, "/admin/v2/{}/{}/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
@@ -49,6 +69,26 @@ OURS: Final = {
     ("GET", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("POST", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
+    # Receiving, as PIP-64 proposed it.
+    *(
+        ("POST", f"/topics/{{}}/{{}}/{{}}/{{}}/subscriptions/{{}}/{what}")
+        for what in ("receive", "acknowledge", "negativeAcknowledge")
+    ),
+    ("DELETE", "/topics/{}/{}/{}/{}/subscriptions/{}/receiver"),
+    # Apache Pulsar's servlets for WebSockets.
+    ("GET", "/ws/v2/consumer/{}/{}/{}/{}/{}"),
+    ("GET", "/ws/v2/producer/{}/{}/{}/{}"),
+    ("GET", "/ws/v2/reader/{}/{}/{}/{}"),
+    ("GET", "/ws/v3/consumer/{}"),
+    # Transactions for any language.
+    ("POST", "/admin/v3/transactions"),
+    ("GET", "/admin/v3/transactions/{}/{}"),
+    ("POST", "/admin/v3/transactions/{}/{}/abort"),
+    ("POST", "/admin/v3/transactions/{}/{}/commit"),
+    ("POST", "/admin/v3/transactions/{}/{}/prepare"),
+    ("POST", "/admin/v3/transactions/{}/{}/kafkaOffsets"),
+    ("GET", "/admin/v3/kafka/groups"),
+    ("GET", "/admin/v3/kafka/groups/{}"),
     ("GET", "/admin/v3/transactions/ended"),
     ("GET", "/admin/v3/transactions/live"),
     ("GET", "/admin/v3/transactions/segments/{}/{}/{}"),

@@ -53,6 +53,7 @@ OURS = {
         "givenUp",
     },
     "Policies": {
+        "scalableTopicAutoScalePolicy",  # of 5.0; the list is that of 4.2
         "antiAffinityGroup",
         "bookieAffinityGroup",
         "compaction_delete_retention",

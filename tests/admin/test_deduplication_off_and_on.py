@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.client import Client, Consumer, InitialPosition
 
 SOON_MS = 5000

@@ -61,6 +61,32 @@ def test_a_live_transaction_is_listed_with_what_it_holds_and_blocks(
     assert live(admin, topic) == []
 
 
+def test_a_label_of_a_producer_is_shown_wherever_its_transactions_are(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    full = f"persistent://{topic}"
+    nightly = client.create_producer(full, properties={"txn.label": "nightly " + "x" * 300})
+    other = client.create_producer(full, properties={"txn.label": "another"})
+    plain = client.create_producer(full)
+    label = ("nightly " + "x" * 300)[:200]
+    txn, unnamed = client.new_transaction(), client.new_transaction()
+    for producer in (plain, nightly, other):
+        producer.send(b"x", txn=txn)
+    plain.send(b"x", txn=unnamed)
+    found = {each["txnId"]: each["label"] for each in live(admin, topic)}
+    assert found == {name_of(txn): label, name_of(unnamed): None}, "the first label stays"
+    assert timeline(admin, txn)["label"] == label
+    (blocking, _) = admin.get(f"{BASE}/blocking/{topic}").json()["transactions"]
+    assert blocking["label"] == label
+    segment, _ = admin.get(f"{BASE}/segments/{topic}").json()["transactions"]
+    assert segment["label"] == label
+    txn.commit()
+    unnamed.abort()
+    ended = admin.get(f"{BASE}/ended", params={"topic": topic}).json()["transactions"]
+    assert {each["txnId"]: each["label"] for each in ended} == found
+    assert timeline(admin, txn)["label"] == label
+
+
 def test_the_list_is_filtered_sorted_and_paged(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:

@@ -6,7 +6,7 @@ import httpx
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.broker.entry_metadata import INDEX
+from pybroker.broker.persistent.entry_metadata import INDEX
 
 PATH = "/admin/v2/persistent/public/default/orders"
 BY_INDEX = f"{PATH}/getMessageIdByIndex"

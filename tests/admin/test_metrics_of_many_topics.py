@@ -2,12 +2,13 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import MagicMock
 
 import pybroker.testing
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.base.names import TopicName
-from pybroker.broker.clusters import Clusters
+from pybroker.broker.brokers.clusters import Clusters
 from pybroker.broker.health import Health
 
 
@@ -30,7 +31,8 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             service_url="pulsar://localhost:1",
             admin_url="http://localhost:1",
             connections=lambda: 0,
-            publish=running._publish,
+            publish=MagicMock(),
+            gateway=MagicMock(),
             health=Health(running.ledgers),
         )
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from raw_client import RawClient
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.client import Client, NotAllowed
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -275,3 +275,20 @@ def test_a_value_that_could_be_read_in_too_many_ways_is_refused(
     )
     assert codes(results) == [2, 0]
     assert "too expensive" in results[0]["errorMsg"]
+
+
+# -- bytes
+
+
+def test_a_body_of_bytes_is_one_message(admin: httpx.Client, client: Client, topic: str) -> None:
+    payload, headers = bytes(range(256)), {"Content-Type": "application/octet-stream"}
+    path = f"/topics/persistent/{topic}"
+    answer = admin.post(f"{path}?key=k", content=payload, headers=headers)
+    assert codes(answer.json()["messagePublishResults"]) == [0]
+    once = headers | {"Idempotency-Key": "one"}
+    first = admin.post(path, content=b"x", headers=once)
+    assert admin.post(path, content=b"x", headers=once).json() == first.json()
+    found = received(client, topic, 2)
+    assert [message.data() for message in found] == [payload, b"x"]
+    assert [message.partition_key() for message in found] == ["k", ""]
+    assert admin.get(f"/admin/v2/schemas/{topic}/schema").status_code == 404

@@ -5,6 +5,7 @@ import gc
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -306,6 +307,28 @@ def test_what_is_posted_at_once_is_limited(
     assert post(admin, topic, {"payload": "x" * 1000}).status_code == 429
     for _ in range(5):
         sent(admin, topic, {"payload": "x" * 500})
+
+
+def test_who_has_nothing_at_work_finds_room_though_another_has_taken_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(produce, "MOST_BYTES_AT_WORK", 1000)
+    other = httpx.HTTPTransport(local_address="127.0.0.2")
+    with (
+        pybroker.testing.broker(http=True, faults=True) as broker,
+        httpx.Client(base_url=broker.admin_url, timeout=60) as many,
+        httpx.Client(base_url=broker.admin_url, timeout=60, transport=other) as few,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        for topic in ("held", "t"):
+            many.put(f"/admin/v2/persistent/public/default/{topic}")
+        hold = broker.faults.inject("publish.before_append", "hold", topic="held", once=True)
+        first = threads.submit(post, many, "public/default/held", {"payload": "x" * 700})
+        hold.wait_for_hit()
+        assert post(many, "public/default/t", {"payload": "x" * 700}).status_code == 429
+        assert post(few, "public/default/t", {"payload": "x" * 700}).status_code == 200
+        hold.release()
+        assert first.result().status_code == 200
 
 
 def test_waiting_for_what_others_sent_has_an_end(

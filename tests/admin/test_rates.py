@@ -6,7 +6,7 @@ from typing import Any
 
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import producer_stats
-from pybroker.broker.producers import Producer
+from pybroker.broker.persistent.producers import Producer
 
 A, B = ("a", "messages"), ("b", "messages")
 

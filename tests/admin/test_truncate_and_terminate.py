@@ -8,7 +8,7 @@ from compacting import compact, pairs, read, send
 from publishing import publish
 
 import pybroker.testing
-from pybroker.broker.truncation import truncate
+from pybroker.broker.persistent.truncation import truncate
 from pybroker.client import Client
 from pybroker.testing import RunningBroker
 

@@ -1,5 +1,6 @@
 """Starting and stopping `pybroker standalone`: a process with an exit code."""
 
+import os
 import re
 import signal
 import socket
@@ -95,6 +96,26 @@ def test_the_ready_line_names_ports_that_serve(tmp_path: Path, started: list[Sta
     port, admin_url = broker.ready()
     socket.create_connection(("127.0.0.1", port)).close()
     assert httpx.get(f"{admin_url}/admin/v2/brokers/health").text == "ok"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_the_ready_line_is_one_write(tmp_path: Path, unbuffered: str) -> None:
+    """Whoever waits for it may read what is there and look for the whole line."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # a write is a datagram
+    ours.settimeout(60)
+    command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(tmp_path / "data")]
+    with ours, theirs:
+        broker = subprocess.Popen(
+            [*command, *FREE_PORTS],
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+        try:
+            assert READY.fullmatch(ours.recv(4096).decode())
+        finally:
+            broker.kill()
+            broker.wait()
 
 
 def test_without_http_the_ready_line_names_one_address(

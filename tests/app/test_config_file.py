@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rows import check_each
 
-from pybroker.base.apache_keys import APACHE_KEYS
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import (
+from pybroker.base.configuration.apache_keys import APACHE_KEYS
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import (
     ConfigError,
     camel_case,
     environment_config,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import ConfigError, load_config
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import ConfigError, load_config
 from pybroker.process.cli import main
 
 

@@ -19,8 +19,8 @@ from typing import IO
 import httpx
 import pytest
 
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case, load_config
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = "/admin/v2/clusters"

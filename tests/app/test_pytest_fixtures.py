@@ -1,4 +1,6 @@
-"""The fixtures that pytest finds by itself, and the examples of docs/testing.md."""
+"""The fixtures that pytest finds by itself, and the examples of docs/testing-tutorial.md
+and docs/testing.md.
+"""
 
 import re
 import subprocess
@@ -11,11 +13,11 @@ from documents import ROOT, blocks
 
 pytestmark = pytest.mark.slow  # starts processes
 
-DOCUMENT = ROOT / "docs/testing.md"
+TUTORIAL, REFERENCE = ROOT / "docs/testing-tutorial.md", ROOT / "docs/testing.md"
 TIME = re.compile(r"^ *[\d:]+\.\d{3}  ")
 HERE = "runs in tests/app/test_pytest_fixtures.py"
-PAGE = [block for block in blocks(DOCUMENT) if block.declared == HERE]
-WRONG, BILLING, MENDED, TEST, INI, CLOCK = (block.text for block in PAGE)
+WRONG, BILLING, MENDED = (each.text for each in blocks(TUTORIAL) if each.declared == HERE)
+TEST, INI, CLOCK = (each.text for each in blocks(REFERENCE) if each.declared == HERE)
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
@@ -43,7 +45,7 @@ def test_the_page_s_pipeline_fails_as_it_shows_and_is_mended(tmp_path: Path) -> 
     (tmp_path / "billing.py").write_text(WRONG)
     wrong = run(tmp_path, BILLING)
     assert "1 failed, 1 passed" in wrong.stdout, wrong.stdout + wrong.stderr
-    (shown,) = (block for block in blocks(DOCUMENT) if "what pulsar_broker did" in block.text)
+    (shown,) = (block for block in blocks(TUTORIAL) if "what pulsar_broker did" in block.text)
     said = [TIME.sub("", line) for line in wrong.stdout.splitlines()]
     assert [
         line

@@ -17,6 +17,7 @@ OF_CLUSTERS = (
 
 OF_FEATURES = (
     "pybroker.broker.compaction.compactor",
+    "pybroker.broker.scalable",
     "pybroker.broker.topic_lists.pattern",
     "pybroker.security.basic",
     "pybroker.security.certificate_tool",
@@ -25,21 +26,29 @@ OF_FEATURES = (
     "pybroker.security.permissions",
     "pybroker.security.token",
     "pybroker.server.guarded",
-    "pybroker.server.on_ask_topics",
-    "pybroker.server.on_ask_transaction",
-    "pybroker.server.on_fence_sessions",
-    "pybroker.server.on_topic_list",
-    "pybroker.server.on_transaction_group",
+    "pybroker.server.scalable",
+    "pybroker.server.topics.on_ask_topics",
+    "pybroker.server.transactions.on_ask_transaction",
+    "pybroker.server.transactions.on_fence_sessions",
+    "pybroker.server.transactions.on_kafka_transaction",
+    "pybroker.server.topics.on_topic_list",
+    "pybroker.server.transactions.on_transaction_group",
     "pybroker.transaction.buffer.commit_order.commit_order_buffer",
 )
+OF_KAFKA = ("pybroker.kafka",)
 OF_REQUESTS = (
     "pybroker.admin.application",
     "pybroker.admin.metrics",
     "pybroker.admin.routes",
+    "pybroker.client",
     "pybroker.console",
     "pybroker.faults",
+    "pybroker.gateway",
+    "pybroker.server.local",
+    "wsproto",
 )
-MOST_OWN = 309  # modules of the broker and its storage; it grew by a hundred unnoticed once
+# Modules of the broker and its storage, packages included; it grew by a hundred unnoticed once.
+MOST_OWN = 331
 
 
 def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:
@@ -54,7 +63,7 @@ def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:
 SERVING = """
 import asyncio, random, sys
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import SystemClock
 from pybroker.process.app import Broker
 
@@ -71,7 +80,7 @@ asyncio.run(serve())
 def test_the_admin_api_and_the_console_wait_for_the_first_request() -> None:
     loaded = _printed_by(SERVING)
     assert "pybroker.admin.http.server" in loaded
-    assert [name for name in loaded if name.startswith(OF_REQUESTS)] == []
+    assert [name for name in loaded if name.startswith(OF_REQUESTS + OF_KAFKA)] == []
 
 
 def _printed_by(script: str) -> list[str]:
@@ -79,3 +88,11 @@ def _printed_by(script: str) -> list[str]:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     return ended.stdout.split()
+
+
+def test_a_client_of_ordinary_topics_loads_nothing_of_scalable_ones() -> None:
+    program = (
+        "import sys, pybroker.client.aio\n"
+        "assert not [name for name in sys.modules if 'scalable' in name], sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

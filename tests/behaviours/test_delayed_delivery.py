@@ -12,7 +12,7 @@ from raw_client import RawClient
 from scenario import SOON_MS, assert_nothing_more, drain
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from scenario import SOON_MS, assert_nothing_more, drain, subscribe
 
 from pybroker.base.names import TopicName
-from pybroker.broker.truncation import truncate
+from pybroker.broker.persistent.truncation import truncate
 from pybroker.client import (
     Client,
     ConsumerType,

@@ -9,7 +9,7 @@ from scenario import assert_nothing_more, drain, subscribe
 from pybroker.base import errors
 from pybroker.base.names import TxnId
 from pybroker.client import Client, InvalidTxnStatus, Transaction
-from pybroker.server.on_transaction import MAX_TOGETHER
+from pybroker.server.transactions.on_transaction import MAX_TOGETHER
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -5,7 +5,7 @@ from typing import Any
 from scenario import assert_nothing_more, drain, subscribe
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.client import Client
 
 

@@ -12,9 +12,9 @@ from scenario import IN_LOG_ORDER, assert_nothing_more, delete_topic, drain, sub
 
 import pybroker.testing
 from pybroker.base import errors
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TxnId
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.client import Client, InvalidTxnStatus, TransactionConflict, TransactionNotFound
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -19,7 +19,7 @@ from pybroker.client import (
     aio,
 )
 from pybroker.client.errors import InvalidConfiguration
-from pybroker.server import on_connect
+from pybroker.server.connections import on_connect
 
 Clients = Callable[[], Client]
 

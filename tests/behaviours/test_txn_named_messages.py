@@ -16,7 +16,7 @@ from scenario import (
 )
 from test_txn_second_copies import PUBLISHED, Publish, data, disconnect_all
 
-from pybroker.client import Client, ConsumerType, Timeout, TransactionConflict
+from pybroker.client import Client, ConsumerType, MessageId, Timeout, TransactionConflict
 
 
 def individually(consumer: Any, messages: list[Any], client: Client, commit: bool) -> None:
@@ -180,5 +180,24 @@ def test_what_comes_again_is_acknowledged_with_what_comes_after_it(
     receive(consumer, 1)
     publish(client, topic, 1)
     acknowledge_up_to(consumer, *receive(consumer, 1), client)
+    consumer.close()
+    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
+
+
+@SINGLE
+@PUBLISHED
+def test_what_was_held_before_a_seek_is_in_nobodys_way(
+    client: Client, topic: str, kind: ConsumerType, publish: Publish
+) -> None:
+    """A seek gives back what the application has not acknowledged, and what it has."""
+    consumer = subscribe(client, topic, consumer_type=kind)
+    publish(client, topic, 8)
+    before = receive(consumer, 6)
+    acknowledge_up_to(consumer, before[2], client)
+    consumer.seek(MessageId.earliest)
+    again = receive(consumer, 8)
+    for message in again[3], again[5], again[7]:
+        acknowledge_up_to(consumer, message, client)
+    assert data(before) == list(range(6))  # it still has them
     consumer.close()
     assert_nothing_more(subscribe(client, topic, consumer_type=kind))

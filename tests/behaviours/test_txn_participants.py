@@ -13,7 +13,7 @@ from scenario import assert_nothing_more, create_partitioned_topic, drain, subsc
 import pybroker.testing
 from pybroker.base import errors
 from pybroker.base.names import TxnId
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.client import Client
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -190,3 +190,79 @@ def test_very_many_are_acknowledged_at_once(client: Client, topic: str) -> None:
     consumer.redeliver_unacknowledged_messages()
     assert data(receive(consumer, 1)) == [count - 1]
     assert_nothing_more(consumer)
+
+
+@SINGLE
+@PUBLISHED
+@pytest.mark.parametrize("last", [0, 2, 4])
+def test_a_transaction_does_not_consume_both_deliveries_of_a_message(
+    client: Client,
+    topic: str,
+    kind: ConsumerType,
+    publish: Publish,
+    shared_broker: Any,
+    last: int,
+) -> None:
+    """A program does not notice that its connection broke. As with individual acknowledgements, it
+    cannot consume in one transaction what it received before and after.
+    """
+    consumer = subscribe(client, topic, consumer_type=kind)
+    publish(client, topic, 5)
+    held = receive(consumer, 5)
+    disconnect_all(shared_broker, topic)
+    again = receive(consumer, 5)
+    assert data(again) == data(held) == [0, 1, 2, 3, 4]
+    refuses(consumer, again[last], client)
+    refused = client.new_transaction()
+    with pytest.raises(TransactionConflict):
+        consumer.acknowledge([held[1], again[1]], txn=refused)
+    refused.abort()
+    consumer.redeliver_unacknowledged_messages()
+    for message in receive(consumer, 5):
+        acknowledge_up_to(consumer, message, client)
+    consumer.close()
+    assert_nothing_more(subscribe(client, topic, consumer_type=kind))
+
+
+@SINGLE
+@PUBLISHED
+@pytest.mark.parametrize("singly", [True, False])
+@pytest.mark.parametrize("breaks_first", [True, False])
+def test_nor_one_after_the_other(
+    client: Client,
+    topic: str,
+    kind: ConsumerType,
+    publish: Publish,
+    shared_broker: Any,
+    singly: bool,
+    breaks_first: bool,
+) -> None:
+    consumer = subscribe(client, topic, consumer_type=kind)
+    publish(client, topic, 2)
+    held = receive(consumer, 2)
+    txn = client.new_transaction()
+    again = []
+    if breaks_first:
+        disconnect_all(shared_broker, topic)
+        again = receive(consumer, 2)
+    if singly:
+        consumer.acknowledge(held, txn=txn)
+    else:
+        consumer.acknowledge_cumulative(held[1], txn=txn)
+    if not breaks_first:
+        disconnect_all(shared_broker, topic)
+        again = receive(consumer, 0 if singly else 2)
+    publish(client, topic, 1)
+    (last,) = receive(consumer, 1)
+    if again:
+        with pytest.raises(TransactionConflict, match="received twice"):
+            consumer.acknowledge_cumulative(last, txn=txn)
+    else:  # what a transaction holds singly does not come again
+        consumer.acknowledge_cumulative(last, txn=txn)
+    txn.abort()
+    consumer.redeliver_unacknowledged_messages()
+    messages = receive(consumer, 3)
+    with client.new_transaction() as txn:
+        consumer.acknowledge_cumulative(messages[1], txn=txn)
+        consumer.acknowledge_cumulative(messages[2], txn=txn)
+    assert_nothing_more(consumer)

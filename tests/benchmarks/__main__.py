@@ -33,6 +33,7 @@ import tls
 import transactions
 import trickles
 import watchers
+import with_database
 from calibration import fdatasync_ms, quantile
 from figures import HEADER, Figure, RowResult, as_json, table_lines
 from workload import Bench
@@ -67,6 +68,7 @@ ROWS: Mapping[str, Row] = {
     "txn-publish": transactions.transactional_publish,
     "txn-lone": lone_and_large.lone,
     "txn-large": lone_and_large.large,
+    "txn-database": with_database.commits_with_sqlite,
     "txn-open": many_transactions.many_open,
     "txn-aborted": many_transactions.aborted_messages,
     "txn-aborted-million": many_transactions.aborted_transactions,

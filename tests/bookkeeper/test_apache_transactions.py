@@ -29,9 +29,9 @@ from servers import Cluster
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import BARE
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from pybroker.transaction.coordinator.log.pulsar_log import PulsarLog
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 from pybroker.transaction.coordinator.metadata_store import ChangeStatus
-from pybroker.transaction.coordinator.pulsar_log import PulsarLog
-from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnStatus
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]

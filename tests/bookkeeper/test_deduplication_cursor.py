@@ -10,10 +10,10 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from managed_ledger.storage.zookeeper.errors import NoNode
 from pybroker.base.names import TopicName
-from pybroker.broker.belongings import Belongings
 from pybroker.broker.deduplication.deduplication import Deduplication
 from pybroker.broker.deduplication.producer_sequence import ProducerSequence
 from pybroker.broker.deduplication.snapshot import encode_head, encode_producer
+from pybroker.broker.deletion.topic_storage import TopicStorage
 from pybroker.formats.apache.deduplication import MAX_NODE_BYTES
 from pybroker.simulation.world import SimulatedClock
 
@@ -92,7 +92,7 @@ def test_it_goes_with_its_topic(storage, run, life):  # noqa: F811
             factory = ManagedLedgerFactory(one.backend, SimulatedClock(life.world))
             await factory.open(TOPIC.ledger_name)
             await one.metadata.put(KEY, snapshot(1))
-            await Belongings(factory, one.metadata, Mock()).remove_topic(TOPIC, lambda: None)
+            await TopicStorage(factory, one.metadata, Mock()).remove_topic(TOPIC, lambda: None)
             assert one.metadata.get(KEY) is None
             with pytest.raises(NoNode):
                 await one.node(LIST)

@@ -14,9 +14,9 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LedgerList, cursor_key, ledgers_key
 from managed_ledger.storage.backend import KeyAt
 from pybroker.base.names import TopicName
-from pybroker.broker import tenants
-from pybroker.broker.belongings import Belongings
-from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.deletion.deletions import Deletions, Doomed
+from pybroker.broker.deletion.topic_storage import TopicStorage
+from pybroker.broker.namespaces import tenants
 from pybroker.simulation.world import SimulatedClock
 
 TOPIC = TopicName.parse("persistent://public/default/orders")
@@ -152,7 +152,7 @@ def test_a_late_deletion_spares_a_managed_ledger_and_a_subscription_that_were_ma
                 if what == "managed ledger":
                     await behind.delete(LOG, KeyAt(DECISION, 0))
                 else:
-                    belongings = Belongings(behind, late.metadata, Mock())
+                    belongings = TopicStorage(behind, late.metadata, Mock())
                     await belongings.remove_subscription(TOPIC, "sub", lambda: KeyAt(DECISION, 0))
             await behind.close()
             await ledger.append_one(b"another")

@@ -322,8 +322,8 @@ def test_what_apache_compressed_with_zlib_is_read():
 
 
 def test_other_compression_is_refused_and_says_what_to_set():
-    with pytest.raises(CorruptStorage, match=r"orders.*LZ4.*managedLedgerInfoCompressionType"):
-        FAMILY.decode(LIST, compressed(1, b"x"))
+    with pytest.raises(CorruptStorage, match=r"orders.*ZSTD.*managedLedgerInfoCompressionType"):
+        FAMILY.decode(LIST, compressed(3, b"x"))
 
 
 @pytest.mark.parametrize(

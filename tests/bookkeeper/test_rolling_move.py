@@ -17,7 +17,7 @@ from both_brokers import AnyBroker, Two, admin, both, take, two  # noqa: F401
 from broker_processes import wait_until
 
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 NAMESPACE = "public/rolling"

@@ -270,10 +270,10 @@ def test_what_cannot_be_read_stops_its_own_topic_only_and_can_be_deleted(broker,
         async with broker() as one, broker() as other:
             await one.fill(1)
             await one.factory.close()
-            lz4 = b"\x47\x78\0\0\0\4\x08\x01\x10\x05xxxxx"
-            await other.backend._zookeeper.set(LISTS_NODE, lz4)
+            zstd = b"\x47\x78\0\0\0\4\x08\x03\x10\x05xxxxx"
+            await other.backend._zookeeper.set(LISTS_NODE, zstd)
             again = ManagedLedgerFactory(other.backend, other._clock)
-            with pytest.raises(CorruptStorage, match="LZ4"):
+            with pytest.raises(CorruptStorage, match="ZSTD"):
                 await again.open("log")
             assert (await again.open("other")).name == "other"
             await other.backend._zookeeper.set(LISTS_NODE, b"")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from managed_ledger.position import EARLIEST, LATEST, Position
-from pybroker.broker.beginnings import begin_behind, next_after_seek
-from pybroker.broker.isolation import Isolation
+from pybroker.broker.subscriptions.beginnings import begin_after, next_after_seek
+from pybroker.broker.subscriptions.isolation import Isolation
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 END = Position(3, 9)
@@ -27,14 +27,14 @@ def topic(committed: Position = OLDEST, uncommitted: Position = COPY) -> Any:
 def test_whoever_begins_at_the_end_begins_before_what_may_not_be_read(
     asked: Position | None,
 ) -> None:
-    assert begin_behind(topic(), asked, COMMITTED) == OLDEST
-    assert begin_behind(topic(), asked, UNCOMMITTED) == COPY, "else part of a copy would come"
-    assert begin_behind(topic(END, END), asked, COMMITTED) == asked, "nothing is open"
+    assert begin_after(topic(), asked, COMMITTED) == OLDEST
+    assert begin_after(topic(), asked, UNCOMMITTED) == COPY, "else part of a copy would come"
+    assert begin_after(topic(END, END), asked, COMMITTED) == asked, "nothing is open"
 
 
 @pytest.mark.parametrize("asked", [EARLIEST, OLDEST.before, OLDEST.after, END.before])
 def test_a_place_in_the_log_is_taken_as_it_was_named(asked: Position) -> None:
-    assert begin_behind(topic(), asked, COMMITTED) == asked
+    assert begin_after(topic(), asked, COMMITTED) == asked
     assert next_after_seek(topic().ledger, asked.after, OLDEST) == asked.after
 
 

@@ -22,13 +22,13 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.deduplication.snapshot import encode_head, snapshot_keys
+from pybroker.broker.namespaces.tenants import Conflict, Tenants
 from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.schemas.registry import StoredSchema
-from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     BufferSnapshots,

@@ -14,25 +14,31 @@ from managed_ledger.errors import BadVersion, StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST
 from pybroker.admin.finding import finish_deletions_of_a_cluster
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
-from pybroker.broker import deletions
-from pybroker.broker.deletions import Doomed
-from pybroker.broker.ownership import ALONE, LAST_HASH, BrokerAddress, Bundle, OnSeveralBrokers
-from pybroker.broker.releasing import release_topics
+from pybroker.broker.brokers.bundle_release import release_topics
+from pybroker.broker.brokers.ownership import (
+    ALONE,
+    LAST_HASH,
+    BrokerAddress,
+    Bundle,
+    OnSeveralBrokers,
+)
+from pybroker.broker.deletion import deletions
+from pybroker.broker.deletion.deletions import Doomed
+from pybroker.broker.namespaces.tenants import partitions_key
 from pybroker.broker.schemas.registry import Schemas, StoredSchema
-from pybroker.broker.tenants import partitions_key
 
 
 class Removal:
     """Replaces a step of a deletion: waits, fails, or runs the real step."""
 
     def __init__(self, life: Life, step: str) -> None:
-        self._belongings: Any = life.topics.deletions._belongings
+        self._topic_storage: Any = life.topics.deletions._topic_storage
         self._step = step
-        self._right = getattr(self._belongings, step)
+        self._right = getattr(self._topic_storage, step)
         self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
         self.failures: list[Exception] = []
         self.tries = 0
-        setattr(self._belongings, step, self._remove)
+        setattr(self._topic_storage, step, self._remove)
 
     async def _remove(self, *what: Any) -> None:
         self.tries += 1
@@ -294,7 +300,7 @@ def test_who_decides_a_deletion_late_spares_a_partitioned_topic_that_was_created
         await topics.create_partitioned(ORDERS, PARTITIONS)
         await world.topic(ORDERS.partition_at(0))
         with pytest.raises(BadVersion):
-            await topics._delete(Doomed(ORDERS, PARTITIONS), True, late)
+            await topics.delete_all_of(Doomed(ORDERS, PARTITIONS), True, late)
         assert tenants.partitions(ORDERS) == PARTITIONS
         assert world.exists(ORDERS.partition_at(0))
         assert not topics.deletions.concerns(ORDERS)

@@ -16,8 +16,8 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Deduplication, Duplicate, New
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import DEDUPLICATION
-from pybroker.broker.topic import Topic
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire.frames import SendRun

@@ -10,8 +10,8 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
-from pybroker.base.config import BrokerConfig
-from pybroker.broker.entry_metadata import INDEX, stamping
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.broker.persistent.entry_metadata import INDEX, stamping
 from pybroker.wire.message_metadata import broker_index_of
 
 NAME = "public/default/persistent/stamped"

@@ -9,8 +9,8 @@ from topics_world import ORDERS, World, run
 from managed_ledger.position import EARLIEST
 from pybroker.admin.routes.property import change_properties
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import Conflict, ImpossibleGrowth
-from pybroker.broker.topic import Topic
+from pybroker.broker.namespaces.tenants import Conflict, ImpossibleGrowth
+from pybroker.broker.persistent.topic import Topic
 
 P0 = TopicName.parse("orders-partition-0")
 

@@ -9,7 +9,7 @@ from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import HEALTH_LOG
 from pybroker.broker.health import KEPT_S, TIMEOUT_S, Health

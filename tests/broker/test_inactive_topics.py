@@ -13,11 +13,11 @@ from managed_ledger.position import EARLIEST
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.table import INACTIVE_TOPICS, RETENTION
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.logs import audit
 from pybroker.transaction.txn_status import TxnAction
 

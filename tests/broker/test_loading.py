@@ -12,9 +12,9 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
 from pybroker.broker.deduplication import Deduplication
+from pybroker.broker.persistent.producers import Producer, ProducerState
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD, DEDUPLICATION, RETENTION
-from pybroker.broker.producers import Producer, ProducerState
-from pybroker.broker.topic import Topic
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import SendRun
 from pybroker.wire.message_metadata import build_entry

@@ -9,7 +9,7 @@ import pytest
 
 from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 

@@ -15,7 +15,7 @@ from pybroker.base.names import (
     side_log,
     topic_of_log,
 )
-from pybroker.broker.lost_logs import LostLogs
+from pybroker.broker.persistent.lost_logs import LostLogs
 
 LOGS = [
     ORDERS.ledger_name,

@@ -7,21 +7,21 @@ from topics_world import ORDERS, World, run
 
 from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName, pending_ack_log
-from pybroker.broker.ownership import (
+from pybroker.broker.brokers.bundle_release import release_topics
+from pybroker.broker.brokers.ownership import (
     ALONE,
     LAST_HASH,
     BrokerAddress,
     Bundle,
     Came,
-    Elsewhere,
     Goes,
     NotServedHere,
+    OtherOwner,
     hash_of,
 )
-from pybroker.broker.releasing import release_topics
-from pybroker.broker.tenants import Conflict, partitions_key
+from pybroker.broker.namespaces.tenants import Conflict, partitions_key
 from pybroker.broker.topics import Topics
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 
 OTHER = BrokerAddress("pulsar://other:6650")
 
@@ -38,8 +38,8 @@ class Some:
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
         return None if self.owns(name) else OTHER
 
-    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
-        return None if self.owns(name) else Elsewhere(OTHER, Listeners(), True)
+    async def lookup(self, name: TopicName, authoritative: bool) -> OtherOwner | None:
+        return None if self.owns(name) else OtherOwner(OTHER, Listeners(), True)
 
     async def range_of(self, name: TopicName) -> str:
         return "0x00000000_0xffffffff"

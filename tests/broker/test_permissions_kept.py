@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
-from pybroker.broker import permissions
-from pybroker.broker.permissions import OnTopic, Permissions
-from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
+from pybroker.broker.namespaces import permissions
+from pybroker.broker.namespaces.permissions import OnTopic, Permissions
+from pybroker.broker.namespaces.tenants import PERMISSIONS, Conflict, NotFound, Tenants
 from pybroker.security.authorization import Grants
 
 NAMESPACE = "public/granted"

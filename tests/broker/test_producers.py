@@ -14,7 +14,7 @@ from pybroker.base.errors import (
     ServiceNotReady,
     TopicTerminated,
 )
-from pybroker.broker.producers import AccessMode, Producer, Producers, ProducerState
+from pybroker.broker.persistent.producers import AccessMode, Producer, Producers, ProducerState
 
 SHARED, EXCLUSIVE = AccessMode.SHARED, AccessMode.EXCLUSIVE
 WAIT, FENCING = AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING

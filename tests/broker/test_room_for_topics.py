@@ -6,7 +6,8 @@ import pytest
 from topics_world import World, run
 
 from pybroker.base.errors import TooManyTopics
-from pybroker.base.names import TopicName
+from pybroker.base.names import SCALABLE, TopicName
+from pybroker.broker.namespaces.tenants import Conflict
 
 TOPICS = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(6)]
 
@@ -44,6 +45,25 @@ def test_partitions_that_are_made_at_once_take_places_too() -> None:
             await world.topics.get(TOPICS[4], create=True)
 
     run(scenario, max_topics_per_namespace=5)
+
+
+def test_a_scalable_topic_takes_one_place_whatever_its_segments() -> None:
+    async def scenario(world: World) -> None:
+        scalable = world.topics.scalable
+        names = [each._replace(domain=SCALABLE) for each in TOPICS]
+        made = await asyncio.gather(
+            *(scalable.create(name, 5) for name in names[:3]), return_exceptions=True
+        )
+        assert [type(each) is TooManyTopics for each in made] == [False, False, True]
+        await scalable.split(names[0], 0)
+        await scalable.delete(names[1])
+        await world.topics.get(TOPICS[5], create=True)
+        with pytest.raises(TooManyTopics):
+            await scalable.create(names[1])
+        with pytest.raises(Conflict):
+            await scalable.create(names[0])
+
+    run(scenario, max_topics_per_namespace=2)
 
 
 def test_clients_that_ask_for_a_partitioned_topic_at_once_all_get_it() -> None:

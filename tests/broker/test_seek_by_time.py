@@ -7,7 +7,7 @@ from dispatch_fakes import EXCLUSIVE, FakeTopic, with_topic
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.broker.publish_time import first_published_at
+from pybroker.broker.persistent.publish_time import first_published_at
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import MARKER_TXN_COMMIT, build_entry, marker_entry
 

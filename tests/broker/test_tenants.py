@@ -9,10 +9,10 @@ import pytest
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import InvalidTopicName, NotAllowed
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import Conflict, NotFound, Tenants, partitions_key
+from pybroker.broker.namespaces.tenants import Conflict, NotFound, Tenants, partitions_key
 
 ORDERS = TopicName.parse("orders")
 

@@ -7,7 +7,7 @@ from topics_world import Owner, World, run
 
 from managed_ledger.position import EARLIEST
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
 
 
 def test_who_subscribes_while_a_topic_may_end_hears_of_no_end_that_does_not_come() -> None:

@@ -8,9 +8,9 @@ from dispatch_fakes import SteppedClock
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
+from pybroker.broker.namespaces.tenants import PARTITIONED_PREFIX, Tenants
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 
 NAMESPACE = "public/default"

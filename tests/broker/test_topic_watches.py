@@ -10,10 +10,10 @@ from virtual_loop import run_virtually
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import NotFound, Tenants
+from pybroker.broker.namespaces.tenants import NotFound, Tenants
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.pattern import TopicPattern
 from pybroker.broker.topic_lists.watches import TOGETHER_S, Change, TopicWatches

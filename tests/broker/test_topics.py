@@ -10,7 +10,7 @@ from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import (
     NoSuchPartition,
     NotAllowed,
@@ -19,13 +19,13 @@ from pybroker.base.errors import (
     TopicNotFound,
 )
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
-from pybroker.broker import subscription as subscription_module
-from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
+from pybroker.broker.namespaces.tenants import Conflict, NotFound
+from pybroker.broker.persistent.producers import AccessMode, Producer
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
-from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas.registry import StoredSchema
-from pybroker.broker.tenants import Conflict, NotFound
-from pybroker.broker.topic import Topic
+from pybroker.broker.subscriptions import subscription as subscription_module
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
 
 P0 = TopicName.parse("orders-partition-0")
 

@@ -7,11 +7,11 @@ import pytest
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
-from pybroker.broker.permissions import Permissions
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.broker.namespaces.permissions import Permissions
+from pybroker.broker.namespaces.tenants import NAMESPACES, Tenants
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.policies.table import MESSAGE_TTL
-from pybroker.broker.tenants import NAMESPACES, Tenants
 from pybroker.security.authorization import Grants
 
 BROKEN, WHOLE = "public/broken", "public/whole"

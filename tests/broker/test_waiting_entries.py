@@ -6,7 +6,7 @@ import pytest
 from dispatch_fakes import FakeTopic, with_topic
 
 from managed_ledger.position import Position
-from pybroker.broker.waiting_entries import nth_waiting
+from pybroker.broker.subscriptions.waiting_entries import nth_waiting
 
 
 class CountingCursor:

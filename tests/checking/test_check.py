@@ -12,7 +12,7 @@ from damaging import damaged
 
 import pybroker.testing
 from managed_ledger.errors import DirectoryInUse
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.checking.directory import Report, check
 from pybroker.checking.main import EXIT_DAMAGED, EXIT_NOT_CHECKED, main
 from pybroker.client import Client, InitialPosition
@@ -21,13 +21,13 @@ Files = dict[str, bytes]
 
 
 def use(url: str) -> None:
-    """Sends messages, and uses transactions that commit, abort and stay open."""
+    """Sends messages, and uses transactions that commit, abort, are prepared and stay open."""
     with Client(url, enable_transaction=True) as client:
         orders = client.subscribe("orders", "s", initial_position=InitialPosition.Earliest)
         producers = [client.create_producer(name) for name in ("orders", "copies")]
         for number in range(50):
             producers[0].send(f"order-{number}".encode() * 20)
-        for end in ("commit", "abort", "leave"):
+        for end in ("commit", "abort", "prepare", "leave"):
             txn = client.new_transaction(timeout_ms=3_600_000)
             for producer in producers:
                 producer.send(b"in a transaction", txn=txn)
@@ -86,7 +86,7 @@ def test_a_whole_directory_passes_and_is_not_changed(
     files: Files = request.getfixturevalue(left)
     report = checked(lay(tmp_path / "d", files))
     assert report.findings == []
-    assert (report.topics, report.transactions) == (2, 3)
+    assert (report.topics, report.transactions) == (2, 4)
     assert files_of(tmp_path / "d") == files
 
 
@@ -130,7 +130,7 @@ def test_the_command_says_what_it_looked_at(
     path = lay(tmp_path / "d", stopped)
     assert main([str(path)]) == 0
     assert capsys.readouterr().out.endswith(
-        "2 topics, 3 transactions\nintact: nothing is damaged\n"
+        "2 topics, 4 transactions\nintact: nothing is damaged\n"
     )
     (path / "metadata/snapshot").write_bytes(b"nothing")
     assert main([str(path), "--json"]) == EXIT_DAMAGED

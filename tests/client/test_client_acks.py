@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from scripted_broker import ScriptedBroker, acks, deliver_batch, turns
 
-from pybroker.client import ConsumerType, MessageId
-from pybroker.client.consuming.acks import AckGroup
-from pybroker.server.on_acknowledge import MAX_IDS_IN_TRANSACTION
+from pybroker.client import ConsumerType, InvalidConfiguration, MessageId
+from pybroker.client.consuming.acks import MAX_LARGE, AckGroup, from_words, to_words
+from pybroker.server.consuming.on_acknowledge import MAX_IDS_IN_TRANSACTION
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES
 
@@ -101,3 +101,45 @@ def test_a_new_session_forgets_the_parts_that_the_broker_knows(by_batch_index: b
     individual, _ = group.take()
     left = (0b001, 3) if by_batch_index else (0, 0)
     assert individual == [((1, 0), left)]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        MessageId.earliest,
+        MessageId(-1, 1, -1),
+        MessageId(-1, 1, 1, 0, batch_size=2**31 - 1),
+        MessageId(-1, 1, 1, 7, batch_size=7),
+    ],
+    ids=["earliest", "before the first", "too large", "behind the last"],
+)
+def test_what_names_no_message_is_refused_and_the_others_are_acknowledged(
+    broker: ScriptedBroker, client: Any, what: MessageId
+):
+    async def work() -> None:
+        consumer = await client.subscribe("t", "s")
+        await consumer.acknowledge(MessageId(-1, 1, 5))
+        for txn in (None, await client.new_transaction()):
+            with pytest.raises(InvalidConfiguration, match="not the id of a message"):
+                await consumer.acknowledge([MessageId(-1, 1, 6), what], txn)
+        with pytest.raises(InvalidConfiguration, match="not the id of a message"):
+            consumer.negative_acknowledge(what)
+        await turns()
+
+    broker.run(work())
+    assert [each.message_id[0].entryId for each in broker.asked_for(pb.CommandAck)] == [5]
+
+
+def test_of_large_batches_only_some_are_remembered():
+    group, size = AckGroup(by_batch_index=False), 100_000
+    for entry_id in range(MAX_LARGE + 1):
+        group.add([(1, entry_id, 0, size)])
+    assert group.unsent((1, 0), size) == 0
+    assert group.unsent((1, MAX_LARGE), size) == 1
+
+
+@pytest.mark.parametrize("bits", [0, 1, 2**63, 2**64 - 1, 2**64, 2**200 - 2**70])
+def test_bits_are_words_with_a_sign(bits: int):
+    words = to_words(bits)
+    assert all(-(2**63) <= word < 2**63 for word in words)
+    assert (from_words(words), len(words)) == (bits, (bits.bit_length() + 63) // 64)

@@ -8,8 +8,8 @@ import pybroker.testing
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.ledger import ManagedLedger
 from pybroker.base.errors import NotAllowed
-from pybroker.broker.entry_metadata import INDEX, TIMESTAMP
-from pybroker.broker.short_spans import MOST_BYTES, MOST_ENTRIES
+from pybroker.broker.persistent.entry_metadata import INDEX, TIMESTAMP
+from pybroker.broker.persistent.short_spans import MOST_BYTES, MOST_ENTRIES
 from pybroker.client import Client
 from pybroker.client.topic_questions import TopicQuestion
 from pybroker.wire.message_metadata import payload_of, split_entry

@@ -12,7 +12,7 @@ from managed_ledger.storage.bookkeeper.backend import ClusterConfig
 from managed_ledger.storage.bookkeeper.key_paths import path_of
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import BrokerAddress, Bundle
+from pybroker.broker.brokers.ownership import BrokerAddress, Bundle
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.live_brokers import LiveBrokers

@@ -7,7 +7,7 @@ from urllib.parse import urlencode, urlsplit
 from credentials import token
 from txn_cluster import TxnBroker, TxnCluster
 
-from pybroker.broker.other_brokers import Reply
+from pybroker.broker.brokers.other_brokers import Reply
 from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.cluster.admin_client import request_over_http
 

@@ -9,9 +9,9 @@ from rest import Rest
 from two_brokers import ORDERS, PARTITIONS, SHOP, TwoBrokers, bundles_of
 
 from pybroker.base.names import TopicName
-from pybroker.broker.deletions import Doomed
-from pybroker.broker.ownership import NotServedHere
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.brokers.ownership import NotServedHere
+from pybroker.broker.deletion.deletions import Doomed
+from pybroker.broker.namespaces.tenants import Conflict
 
 pytestmark = pytest.mark.slow  # two brokers for each test
 
@@ -26,6 +26,13 @@ def brokers() -> Iterator[TwoBrokers]:
 def test_partitions_of_a_topic_are_served_by_both(brokers: TwoBrokers) -> None:
     owners = {brokers.owner(name).name for name in brokers.names}
     assert owners == {"one", "two"}
+
+
+def test_the_bookies_are_those_that_accept_writes(brokers: TwoBrokers) -> None:
+    for rest in (brokers.rest, brokers.other_rest):
+        listed = [each["bookieId"] for each in rest.get("/admin/v2/bookies/all")["bookies"]]
+        assert len(listed) >= 2
+        assert listed == sorted(set(listed))
 
 
 def test_stats_of_a_partitioned_topic_are_of_all_brokers(brokers: TwoBrokers) -> None:

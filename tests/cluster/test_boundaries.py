@@ -14,7 +14,7 @@ from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NoNode
 from managed_ledger.storage.zookeeper.operations import Operation
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import GOING, NotFound
+from pybroker.broker.namespaces.tenants import GOING, NotFound
 
 ORDERS = TopicName.parse("persistent://public/default/orders")
 SHOP = "acme/shop"

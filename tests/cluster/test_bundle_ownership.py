@@ -15,7 +15,7 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.cluster.bundle_ownership import path_of
 from pybroker.cluster.node_values import (
     boundaries_value,

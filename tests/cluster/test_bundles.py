@@ -12,7 +12,7 @@ from txn_cluster import TxnBroker, TxnCluster
 
 from managed_ledger.storage.zookeeper.operations import Node
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.promises import PROMISE_S
 from pybroker.commands.admin.main import group_parser

@@ -19,7 +19,7 @@ from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.client.aio import Client, Producer, Transaction
 from pybroker.client.errors import ConnectError, Timeout
 from pybroker.simulation.world import SimulatedClock
-from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 

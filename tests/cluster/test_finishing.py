@@ -11,8 +11,8 @@ import pytest
 from topics_world import ORDERS, World, run
 
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.deletions import Doomed
-from pybroker.broker.other_brokers import Reply
+from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.deletion.deletions import Doomed
 from pybroker.cluster.finishing import PATIENCE_S, Finishing
 
 SHOP: Final = "public/shop"

@@ -18,9 +18,9 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.client.aio import Transaction
-from pybroker.transaction.coordinator import groups
-from pybroker.transaction.coordinator.group_ends import GroupEnds
-from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.transaction.coordinator.group_commits import groups
+from pybroker.transaction.coordinator.group_commits.group_ends import GroupEnds
+from pybroker.transaction.coordinator.log.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -238,7 +238,7 @@ def test_a_coordinator_does_not_follow_with_what_it_does_not_know(cluster: TxnCl
 
 def test_nobody_follows_a_leader_that_has_not_decided(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
-    with pytest.raises(ServiceNotReady, match="does not follow"):
+    with pytest.raises(ServiceNotReady, match="has not joined"):
         payment.tell(payment.two, payment.step(_GROUP.FOLLOW, payment.leader, payment.member))
     assert payment.status(payment.two, payment.member) is TxnStatus.OPEN
 

@@ -19,6 +19,7 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.deduplication.snapshot import encode_head
+from pybroker.broker.persistent.entry_metadata import OFFSETS
 from pybroker.broker.policies.table import MAX_PRODUCERS
 from pybroker.cluster.node_values import bundles_data, equal_boundaries
 from pybroker.cluster.transactions.formats import FOREIGN, message_count
@@ -29,8 +30,8 @@ from pybroker.handing_over.snapshot import Aborted, snapshot
 from pybroker.moving.cluster import alone
 from pybroker.process.app import Broker
 from pybroker.simulation.world import SimulatedClock
-from pybroker.transaction.coordinator.pulsar_log import decode_pulsar
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.pulsar_log import decode_pulsar
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 from pybroker.wire.message_metadata import parse_metadata, payload_of
 
 SNAPSHOTS = "public/default/persistent/__transaction_buffer_snapshot"
@@ -227,6 +228,36 @@ def test_open_transactions_are_aborted_on_request(leaving: Leaving) -> None:
     assert (done.aborted, done.hidden) == (1, 1)
     (entry,) = leaving.entries(SNAPSHOTS)
     assert snapshot_of(entry)[2] == [txn_id]
+
+
+@pytest.mark.parametrize("options", [{}, {"abort_open": True}, {"wait_s": 120.0}])
+def test_prepared_transactions_are_named_and_prevent_it(
+    leaving: Leaving, options: dict[str, Any]
+) -> None:
+    """Only their owner knows what a database has decided: no option ends them."""
+
+    async def prepare() -> TxnId:
+        txn = await leaving.begin(leaving.broker)
+        await leaving.send(leaving.broker, ORDERS, b"in", txn)
+        await txn.prepare("db")
+        return TxnId(*txn.txn_id)
+
+    txn_id = leaving.call(prepare())
+    leaving.end_broker()
+    with pytest.raises(NotHandedOver, match="1 transactions are prepared") as refused:
+        leaving.hand_over(**options)
+    assert f"abort: {txn_id}. Start the brokers again" in str(refused.value)
+
+
+def test_topics_that_kafka_s_clients_have_used_are_named(leaving: Leaving) -> None:
+    async def used() -> None:
+        topic = await leaving.broker.broker.topics.get(TopicName.parse(ORDERS))
+        await topic.ledger.set_property(OFFSETS, "")
+
+    leaving.transactions("commit")
+    leaving.call(used())
+    leaving.end_broker()
+    assert list(map(str, leaving.hand_over().of_kafka)) == [ORDERS]
 
 
 def test_a_repetition_finds_everything_done(leaving: Leaving) -> None:

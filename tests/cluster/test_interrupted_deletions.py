@@ -13,8 +13,8 @@ from managed_ledger.storage.backend import KeyAt
 from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import Reply
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster.boundaries import Boundaries
 
 pytestmark = pytest.mark.slow  # two brokers for each test

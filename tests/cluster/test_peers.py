@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.testing.reserved_port import ReservedPort
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -9,7 +9,7 @@ from documents import ROOT, blocks
 from rest import Rest
 from txn_cluster import TxnCluster
 
-from pybroker.base.config_file import load_config
+from pybroker.base.configuration.config_file import load_config
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.cluster.transactions.broker_client import peer_options

@@ -13,7 +13,7 @@ from txn_cluster import TxnBroker, TxnCluster
 
 from managed_ledger.storage.zookeeper.errors import NoAuth
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster import promises
 from pybroker.cluster.placement import chosen
 

@@ -7,8 +7,8 @@ import pytest
 
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TxnId
-from pybroker.broker.ownership import BrokerAddress
-from pybroker.broker.tenants import NotFound
+from pybroker.broker.brokers.ownership import BrokerAddress
+from pybroker.broker.namespaces.tenants import NotFound
 from pybroker.cluster.transactions.participants import SharedParticipants
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction

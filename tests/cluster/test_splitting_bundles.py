@@ -8,10 +8,10 @@ from cluster_world import ClusterWorld, Member
 
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss, ZooKeeperError
 from managed_ledger.storage.zookeeper.operations import Operation
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import FormerBundle, path_of
 

@@ -10,8 +10,8 @@ from certificates import Authority
 
 from managed_ledger.storage.bookkeeper.backend import ClusterConfig
 from managed_ledger.storage.tls_files import ClientTls
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import parse_config
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import parse_config
 from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.settings import ClusterSettings, cluster_settings
 

@@ -164,7 +164,7 @@ def test_nothing_is_sent_after_the_end(cluster: TxnCluster) -> None:
         late = known.attach(payment.txn.txn_id, "public/default")
         with pytest.raises(InvalidTxnStatus, match="COMMITTED"):
             await producer.send(b"late", txn=late)
-        assert not payment.two.coordinators.elsewhere(0)._questions  # the broker knew already
+        assert not payment.two.coordinators.remote(0)._questions  # the broker knew already
         assert await cluster.read(payment.two, payment.there) == [b"debit"]
 
     cluster.call(send_late())

@@ -11,10 +11,10 @@ from certificates import Authority
 from credentials import TOKEN_SETTINGS, token
 from txn_cluster import TxnBroker, TxnCluster
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthorizationError, NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.options import InitialPosition
 from pybroker.cluster.admin_client import AdminClient
@@ -58,7 +58,7 @@ def test_taking_part_in_another_roles_transaction_is_refused(cluster: TxnCluster
         joins = cluster.client_at(one, "alice").attach_transaction(txn.txn_id)
         with pytest.raises(AuthorizationError, match="another principal"):
             await orders.acknowledge(order, joins)  # broker two asks for the owner
-        two.coordinators.elsewhere(0).forget_open()  # type: ignore[union-attr]
+        two.coordinators.remote(0).forget_open()  # type: ignore[union-attr]
         with pytest.raises(AuthorizationError, match="another principal"):
             await mallory.send(b"forged", txn=joins)
         alice = await cluster.client_at(two, "alice").create_producer(there)
@@ -160,6 +160,21 @@ def test_without_authorization_a_client_that_poses_as_a_broker_promises_nothing(
     with pytest.raises(NotAllowed, match="superUserRoles"):
         asked_by(cluster, one, "mallory", forged)
     assert one.coordinators.begun(txn_id).promised_to is None  # type: ignore[union-attr]
+
+
+def test_only_brokers_act_for_producers_of_kafka(cluster: TxnCluster) -> None:
+    one = cluster.start("one", serves_kafka=True)
+    forged = pb.CommandKafkaTransaction(
+        transactional_id="payments",
+        owner="alice",
+        producer_id=1,
+        producer_epoch=0,
+        topic=str(TopicName.parse("orders-partition-0")),
+        adds=True,
+    )
+    with pytest.raises(NotAllowed, match="superUserRoles"):
+        asked_by(cluster, one, "mallory", forged)
+    assert asked_by(cluster, one, "broker", forged).kafka_error == 49  # there is none
 
 
 def test_the_role_of_brokers_is_what_broker_conf_says() -> None:

@@ -4,7 +4,7 @@ from rest import Rest
 from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.names import TopicName
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.brokers.ownership import Bundle
 
 ORDERS = "v2/persistent/public/default/orders"
 PARTITIONS = 8

@@ -13,7 +13,7 @@ from sim_zookeeper import ADDRESS
 
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.bookkeeper.quorums import Quorums
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.client.aio import Client, Consumer, Transaction
 from pybroker.client.connection.auth import AuthenticationToken
@@ -46,6 +46,7 @@ class TxnBroker:
         config: BrokerConfig,
         http_port: int,
         quorums: Quorums | None,
+        kafka_port: int = 0,
     ) -> None:
         self.name = name
         self._quorums = quorums
@@ -53,6 +54,7 @@ class TxnBroker:
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
         self._http_port = http_port  # 0: no HTTP
+        self.kafka_port = kafka_port  # 0: it does not serve Kafka's clients
         self._life = life
         life.world.call(self.node, self._start())
 
@@ -70,7 +72,8 @@ class TxnBroker:
         )
         self.broker = Broker(config, backend, clock, rng, membership=self.membership)
         http = ("127.0.0.1", self._http_port) if self._http_port else None
-        await self.broker.start(("127.0.0.1", self._port), http)
+        kafka = ("127.0.0.1", self.kafka_port) if self.kafka_port else None
+        await self.broker.start(("127.0.0.1", self._port), http, kafka=kafka)
 
     def _lost(self, reason: str) -> None:
         self.node.crash()
@@ -120,10 +123,11 @@ class TxnCluster:
     def close(self) -> None:
         self.world.close()
 
-    def start(self, name: str) -> TxnBroker:
+    def start(self, name: str, serves_kafka: bool = False) -> TxnBroker:
         port = next(self._ports)
         http_port = port + 1000 if self._serves_http else 0
-        broker = TxnBroker(self.life, name, port, self.config, http_port, self._quorums)
+        kafka_port = port + 2000 if serves_kafka else 0
+        broker = TxnBroker(self.life, name, port, self.config, http_port, self._quorums, kafka_port)
         self.brokers.append(broker)
         return broker
 

@@ -26,6 +26,7 @@ PREPARED: Final = (
     f"topics create {TOPIC}",
     f"topics create-partitioned-topic {WIDE} -p 2",
     f"topics create {FLEETING}",
+    f"scalable-topics create {TOPIC}",
     "resourcegroups create batch",
     "clusters create-failure-domain standalone --domain-name left",
     "ns-isolation-policy set standalone own --namespaces a --primary b "
@@ -39,11 +40,9 @@ REFUSED: Final = {
     ("brokers", "update-dynamic-config"): "configuration file",
     ("brokers", "delete-dynamic-config"): "configuration file",
     ("brokers", "shutdown"): "embedded in another process",
-    ("bookies", "list-bookies"): "no bookies",
-    ("bookies", "racks-placement"): "no bookies",
-    ("bookies", "get-bookie-rack"): "no bookies",
-    ("bookies", "set-bookie-rack"): "no bookies",
-    ("bookies", "delete-bookie-rack"): "no bookies",
+    ("bookies", "get-bookie-rack"): "Bookie address not found",
+    ("bookies", "set-bookie-rack"): "not placed by racks",
+    ("bookies", "delete-bookie-rack"): "Bookie address not found",
     ("schemas", "extract"): "Java class",
     ("clusters", "create"): "already exists",
     ("clusters", "delete"): "own",
@@ -66,6 +65,14 @@ REFUSED: Final = {
     ("topics", "revoke-permission"): "not set at the topic level",
     ("persistent", "grant-permission"): "authorizationEnabled",
     ("persistent", "revoke-permission"): "not set at the topic level",
+    ("scalable-topics", "create"): "already exists",
+    ("scalable-topics", "split-segment"): "There is no segment 7",
+    ("scalable-topics", "merge-segments"): "There is no segment 7",
+    ("scalable-topics", "seek"): "has no subscription audit",
+    ("scalable-topics", "clear-backlog"): "has no subscription audit",
+    ("scalable-topics", "grant-permission"): "authorizationEnabled",
+    ("scalable-topics", "revoke-permission"): "not set at the topic level",
+    ("definitions", "import"): "none of definitions",
     ("transactions", "transaction-metadata"): "Transaction",
     ("transactions", "abort-transaction"): "Transaction",
     ("transactions", "transaction-in-pending-ack-stats"): "Transaction",
@@ -90,7 +97,7 @@ class World:
         self.url = broker.admin_url
         self._service_url = broker.service_url
         self.schema = schema
-        self.ledger = ""
+        self.ledger = self.segment = ""
         self.stale = True
 
     def run(self, words: list[str]) -> tuple[int, str, str]:
@@ -108,6 +115,8 @@ class World:
             client.create_producer(TOPIC).send(b"x")
         _, out, _ = self.run(["topics", "stats-internal", TOPIC])
         self.ledger = str(json.loads(out)["ledgers"][-1]["ledgerId"])
+        _, out, _ = self.run(["scalable-topics", "stats", TOPIC])
+        self.segment = re.findall(r'"(segment://[^"]+)"', out)[0]
         self.stale = False
 
 
@@ -133,6 +142,7 @@ def test_a_command_does_what_it_says_or_says_why_not(
     address = world.url.removeprefix("http://")
     known = {
         "--ledgerId": world.ledger,
+        "segment": world.segment,
         "--filename": world.schema,
         "--url": address,
         "--broker": address,

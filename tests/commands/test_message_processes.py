@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from message_words import command, contents, stored
 
-from pybroker.client import Client, InitialPosition
+from pybroker.client import Client, InitialPosition, MessageId
 from pybroker.commands.messages.main import parser
 from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
@@ -36,8 +36,26 @@ def test_who_is_told_to_stop_acknowledges_what_was_shown(
         assert [b"content:a" in shown[1], b"content:b" in shown[3]] == [True, True]
         consuming.send_signal(number)
         _, err = consuming.communicate(timeout=60)
-    assert (consuming.returncode, err) == (code, b"2 messages successfully consumed\n")
+    word = b"pybroker: interrupted\n" if number is signal.SIGINT else b""
+    assert (consuming.returncode, err) == (code, b"2 messages successfully consumed\n" + word)
     assert broker.backlog(topic, "s") <= 1  # the last message may just have been shown
+
+
+@pytest.mark.parametrize("words", [[], ["--regex"]])
+def test_who_consumes_with_a_new_subscription_hears_that_it_begins_at_the_end(
+    broker: RunningBroker, client: Client, topic: str, words: list[str]
+) -> None:
+    producer = client.create_producer(topic)
+    producer.send(b"earlier")
+    with command(broker, "consume", topic, "-s", "new", *words) as consuming:
+        assert consuming.stderr is not None
+        hint = consuming.stderr.readline()
+        assert b"if subscription new is new, it begins at the end of" in hint
+        assert b"-p Earliest" in hint
+        producer.send(b"later")
+        out, err = consuming.communicate(timeout=60)
+    assert b"content:later" in out
+    assert err == b"1 messages successfully consumed\n"
 
 
 def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
@@ -108,6 +126,18 @@ def test_the_words_of_pulsar_client_are_taken(
     assert main([*service, "produce", topic, "-m", "a"]) == 0
     assert main([*service, "consume", topic, "-s", "s", "-p", "Earliest"]) == 0
     assert contents(capsys.readouterr().out) == ["a"]
+
+
+def test_as_with_pulsar_client_each_message_is_an_entry(
+    broker: RunningBroker, client: Client, topic: str
+) -> None:
+    words = ["--url", broker.service_url, "produce", topic, "-m", "a,b,c"]
+    assert main(["client", *words]) == 0
+    reader = client.create_reader(topic, MessageId.earliest)
+    ids = [reader.read_next().message_id() for _ in "abc"]
+    assert [(each.entry_id(), each.batch_index()) for each in ids] == [(0, -1), (1, -1), (2, -1)]
+    assert main(["produce", topic, "-m", "d,e", *words[:2]]) == 0
+    assert [reader.read_next().message_id().entry_id() for _ in "de"] == [3, 3]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`pybroker transactions blocking`, `watch` and `abort`."""
+"""`pybroker transactions blocking`, `watch`, `prepared`, `commit` and `abort`."""
 
 import json
 import os
@@ -55,6 +55,14 @@ def test_a_table_says_which_transaction_blocks_which_readers(
     assert re.split(r"\s{2,}", lines[3])[:2] == [f"public/default/{topic}", "2"]
     assert f"({blocked.txn_id.most},{blocked.txn_id.least}) OPEN" in lines[3]
     assert f"public/default/{topic}-too" in lines[3] and lines[3].endswith(" s")
+
+
+def test_a_label_stands_beside_the_owner(transactions: Ran, client: Client, topic: str) -> None:
+    txn = client.new_transaction()
+    labelled = client.create_producer(topic, properties={"txn.label": "nightly"})
+    labelled.send(b"in", txn=txn)
+    assert "- (nightly)" in transactions("blocking")[1]
+    txn.abort()
 
 
 def test_json_is_what_the_route_answers(transactions: Ran, blocked: Any) -> None:
@@ -122,12 +130,29 @@ def test_a_broker_that_is_away_does_not_end_the_watch(
     assert capsys.readouterr().out == "pybroker transactions: it is away\n\nit is back\n\n"
 
 
-def test_control_c_is_an_ordinary_end(transactions: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["transactions", "watch"], "pybroker.commands.transactions.main._repeat"),
+        (["faults", "rules"], "pybroker.commands.faults.main.rest_of"),
+        (["produce", "t", "-m", "a"], "pybroker.commands.messages.produce.connect"),
+        (["consume", "t", "-s", "s"], "pybroker.commands.messages.consume.connect"),
+        (["admin", "tenants", "list"], "pybroker.commands.admin.main.rest_of"),
+        (["doctor"], "pybroker.doctor.main.report"),
+    ],
+)
+def test_ctrl_c_ends_a_command_with_a_word_and_130(
+    words: list[str],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_repeat", interrupted)
-    assert transactions("watch")[0] == 0
+    monkeypatch.setattr(what, interrupted)
+    assert main(words) == 130
+    assert capsys.readouterr().err.endswith("pybroker: interrupted\n")
 
 
 @pytest.mark.parametrize("interval", ("0", "nan", "x"))
@@ -185,3 +210,50 @@ def test_what_is_no_transaction_is_said(
     with pytest.raises(SystemExit):
         transactions("abort", "eight")
     assert "'eight' is not a transaction id like 8,0" in capsys.readouterr().err
+
+
+# -- prepared transactions
+
+
+def ids(txn: Any) -> str:
+    return f"{txn.txn_id.most},{txn.txn_id.least}"
+
+
+def test_prepared_ones_are_listed_and_decided(
+    transactions: Ran, client: Client, topic: str
+) -> None:
+    assert transactions("prepared") == (0, "No transaction is prepared.\n", "")
+    first, second = client.new_transaction(), client.new_transaction()
+    client.create_producer(topic).send(b"in", txn=first)
+    first.prepare("shop")
+    second.prepare()
+    code, out, _ = transactions("prepared")
+    lines = out.splitlines()
+    assert (code, lines[0]) == (0, "2 transactions are prepared and wait for a decision")
+    assert re.split(r"\s{2,}", lines[2]) == [
+        *("TRANSACTION", "PREPARED FOR", "OWNER", "NAME", "BLOCKED", "TOPICS")
+    ]
+    row = re.split(r"\s{2,}", lines[3])
+    assert (row[0], row[2:4], row[5]) == (
+        f"({ids(first)})",
+        ["-", "shop"],
+        f"public/default/{topic}",
+    )
+    assert lines[4].startswith(f"({ids(second)})")
+    code, out, _ = transactions("prepared", "--limit", "1", "--format", "json")
+    assert [each["preparedName"] for each in json.loads(out)["transactions"]] == ["shop"]
+    code, out, _ = transactions("prepared", "--limit", "1")
+    assert out.splitlines()[0].endswith("for a decision; the 1 oldest:")
+    assert transactions("commit", ids(first)) == (0, "", "")
+    assert transactions("abort", ids(second)) == (0, "", "")
+    first.commit()
+    with pytest.raises(InvalidTxnStatus, match="an administrator aborted it"):
+        second.commit()
+    assert transactions("prepared")[1] == "No transaction is prepared.\n"
+
+
+def test_what_has_been_aborted_cannot_be_committed(transactions: Ran, client: Client) -> None:
+    txn = client.new_transaction()
+    txn.abort()
+    code, _, err = transactions("commit", ids(txn))
+    assert code == 1 and "ABORTED" in err

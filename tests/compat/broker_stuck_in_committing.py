@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.process.cli import main
 
 STUCK = Path(sys.argv[1])

@@ -21,6 +21,8 @@ import official_node
 import official_rust
 from official_admin import admin_jars
 from official_java import client_jars
+from official_kafka import kafka_jars
+from official_v5 import v5_jars
 from servers import server_jars
 
 
@@ -28,7 +30,9 @@ def jars() -> None:
     client_jars()
     admin_jars()
     official_flink.flink_jars()
+    v5_jars()
     server_jars()
+    kafka_jars()
 
 
 MADE: Final[dict[str, Callable[[], object]]] = {

@@ -81,7 +81,7 @@ def test_a_login_leads_nowhere_else(browser: Browser, to: str) -> None:
 def test_a_wrong_token_is_refused_in_the_words_of_the_admin_api(browser: Browser) -> None:
     answer = browser.log_in("no token")
     assert answer.status_code == 401
-    assert "Failed to authentication token" in words(answer.text)
+    assert "Failed to authenticate" in words(answer.text)
 
 
 def test_the_cookie_is_the_browsers_alone(browser: Browser) -> None:

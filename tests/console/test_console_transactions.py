@@ -60,6 +60,16 @@ def txn(client: Client, browser: Browser) -> Iterator[Transaction]:
     browser.http.post("{}/abortTransaction/{}/{}".format(API, *txn.txn_id))
 
 
+def test_a_label_is_shown_and_is_no_markup(client: Client, browser: Browser) -> None:
+    txn = client.new_transaction(timeout_ms=60_000)
+    labelled = client.create_producer(TOPIC, properties={"txn.label": f"nightly {EVIL}"})
+    labelled.send(b"in", txn=txn)
+    for path in (PAGE, url_of(txn)):
+        page = browser.page(path)
+        assert "nightly" in words(page) and EVIL not in page
+    txn.abort()
+
+
 def said(browser: Browser, path: str) -> Any:
     answer = browser.http.get(f"{API}/{path}")
     assert answer.status_code == 200, answer.text
@@ -284,3 +294,19 @@ def test_the_bar_of_a_log_fills_its_width() -> None:
     assert [piece.kind for piece in drawn.pieces] == ["t0", "plain", "t0"]
     assert drawn.stable_at == "30.000%" and drawn.key == [("t0", "(0,1)")]
     assert bar(TOPIC, {"segments": [], "readableEntries": 7}).stable_at == "100.000%"
+
+
+# -- prepared transactions
+
+
+def test_a_prepared_one_is_listed_with_its_age_name_and_abort(
+    client: Client, browser: Browser, txn: Transaction
+) -> None:
+    txn.prepare("shop <b>")
+    page = browser.page(f"{PAGE}?state=PREPARED")
+    assert name_of(txn) in page
+    listed = words(page)
+    assert "PREPARED" in listed and "shop <b>" in listed and "<b>" not in page
+    shown = browser.page(url_of(txn))
+    assert "its owner decides" in tile(shown, "Prepared for")
+    assert "Prepared as" in shown and f"{url_of(txn)}/abort" in shown

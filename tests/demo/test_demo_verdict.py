@@ -117,6 +117,7 @@ def test_a_java_job_that_fails_shows_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scenes, "official_client_jars", lambda _: [])
+    monkeypatch.setattr(scenes, "_tail_numbers", lambda: ["N0000"] * 3322)  # no demo data needed
     monkeypatch.setattr(scenes, "Driver", lambda settings, log, module: FAILING_DRIVER({}, log))
     with pybroker.testing.broker() as broker:
         stage = stage_of(tmp_path, broker.service_url)

@@ -5,16 +5,19 @@ import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.doctor import disk, machine, software
 from pybroker.doctor.finding import Level
 from pybroker.doctor.main import examine
+from pybroker.doctor.running import Holder, holder_of
 from pybroker.process.cli import main
 
 
@@ -69,13 +72,56 @@ def test_a_configuration_that_is_refused_is_an_error(
     assert "did you mean maxMessageSize?" in capsys.readouterr().out
 
 
-def test_a_data_directory_in_use_is_an_error(tmp_path: Path) -> None:
-    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert disk.check_data_directory(tmp_path).level is Level.ERROR
+        yield
     finally:
         os.close(lock)
+
+
+def test_the_broker_that_runs_on_the_data_directory_is_recognised(
+    tmp_path: Path, taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["doctor", "--data-dir", str(tmp_path), "--port", str(taken), "--http-port", "0"]
+    with locked(tmp_path):  # this process is the broker
+        assert main(words) == 0
+    said = capsys.readouterr().out
+    assert f"a broker runs on {tmp_path}" in said
+    assert f"port {taken}" in said and "that broker listens on 127.0.0.1" in said
+    assert "A broker runs here" in said
+    assert main(words) == 1  # without a broker on the directory, the port is another program's
+
+
+def test_a_port_of_another_program_is_an_error_beside_a_running_broker(taken: int) -> None:
+    config = BrokerConfig(broker_service_port=taken, web_service_port=None)
+    (found,) = machine.check_ports(config, Holder(7, frozenset({taken + 1})))
+    assert found.level is Level.ERROR
+    (found,) = machine.check_ports(config, Holder())
+    assert found.level is Level.OK, "whose port it is cannot be known here"
+
+
+HOLDS = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+input()
+"""
+
+
+def test_a_data_directory_in_use_by_a_process_without_ports_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as checking:  # type: ignore[call-overload]
+        checking.stdout.readline()
+        found = disk.check_data_directory(tmp_path, holder_of(tmp_path))
+        checking.communicate(b"\n")
+    assert found.level is Level.ERROR
+    assert f"in use by process {checking.pid}" in found.found
+    assert holder_of(tmp_path) is None
     assert disk.check_data_directory(tmp_path).level is Level.OK
 
 
@@ -150,7 +196,7 @@ def test_authentication_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None
     )
     (without,) = software.check_packages(BrokerConfig())
     (needed,) = software.check_packages(BrokerConfig(authentication_enabled=True))
-    assert (without.level, needed.level) == (Level.OK, Level.ERROR)
+    assert (without.level, needed.level) == (Level.ABSENT, Level.ERROR)
     assert "pip install 'pybroker[security]'" in needed.advice
 
 
@@ -187,4 +233,4 @@ def test_a_machine_without_java_runs_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert software.check_java().level is Level.OK
+    assert software.check_java().level is Level.ABSENT

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from managed_ledger.storage.bookkeeper.quorums import Quorums
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.doctor import cluster
 from pybroker.doctor.finding import Level
 

@@ -20,7 +20,8 @@ from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
 from pybroker.eos_check.judgement import Promise
 from pybroker.eos_check.main import main
 from pybroker.eos_check.pipeline import Pipeline, tail
-from pybroker.eos_check.run import _check_room, _Run
+from pybroker.eos_check.room import check_room
+from pybroker.eos_check.run import _Run
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import Output
@@ -81,7 +82,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_run(tmp_path, cap
 def test_placeholders_are_filled_and_other_braces_stay():
     command = ("run", "{service_url}", "{input}", "{output2}", "{directory}/x", '{"a": 1}', "{}")
     settings = Settings(command, outputs=("one", "two"))
-    words = settings.words("pulsar://x", "http://y", "/tmp/z")
+    words = settings.words(settings.command, "pulsar://x", "http://y", "/tmp/z")
     assert words == ["run", "pulsar://x", "eos-input", "two", "/tmp/z/x", '{"a": 1}', "{}"]
 
 
@@ -269,7 +270,7 @@ def test_a_disk_without_room_is_no_counter_example(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CannotRun, match="set TMPDIR to a folder on another disk"):
-        _check_room(tmp_path)
+        check_room(tmp_path)
 
 
 @pytest.mark.slow

@@ -28,8 +28,9 @@ class Topics:
     def backlogs(self, _: str) -> dict[str, int]:
         return {"s": 0 if self.aborted else self.backlog}
 
-    def abort(self, txn: tuple[int, int]) -> None:
+    def abort(self, txn: tuple[int, int]) -> bool:
         self.aborted.append(txn)
+        return True
 
 
 class Clock:

@@ -18,6 +18,7 @@ def take(service_url: str) -> None:
     """Take the tour. Raises if the broker refuses any of it."""
     with RawClient(service_url) as client:
         _metadata(client)
+        _v5(client)
         _messages(client)
         _transactions(client)
         _closing(client)
@@ -56,6 +57,32 @@ def _metadata(client: RawClient) -> None:
     _done(client.request(_T.ASK_TOPICS, "askTopics", asking))
 
 
+def _v5(client: RawClient) -> None:
+    """What clients of the V5 SDK ask for before they produce or consume."""
+    lookup = pb.CommandScalableTopicLookup(session_id=1, topic=TOPIC)
+    client.send(_T.SCALABLE_TOPIC_LOOKUP, "scalableTopicLookup", lookup)
+    _done(client.receive(_T.SCALABLE_TOPIC_UPDATE))
+    close = pb.CommandScalableTopicClose(session_id=1)
+    client.send(_T.SCALABLE_TOPIC_CLOSE, "scalableTopicClose", close)
+    join = pb.CommandScalableTopicSubscribe(
+        topic=TOPIC, subscription=SUBSCRIPTION, consumer_name="tour", consumer_id=9,
+        consumer_type=pb.STREAM,
+    )  # fmt: skip
+    _done(client.request(_T.SCALABLE_TOPIC_SUBSCRIBE, "scalableTopicSubscribe", join))
+    leave = pb.CommandScalableTopicUnsubscribe(consumer_id=9)
+    _done(client.request(_T.SCALABLE_TOPIC_UNSUBSCRIBE, "scalableTopicUnsubscribe", leave))
+    namespace = pb.CommandWatchScalableTopics(watch_id=1, namespace=NAMESPACE)
+    client.send(_T.WATCH_SCALABLE_TOPICS, "watchScalableTopics", namespace)
+    _done(client.receive(_T.WATCH_SCALABLE_TOPICS_UPDATE))
+    unwatch = pb.CommandWatchScalableTopicsClose(watch_id=1)
+    client.send(_T.WATCH_SCALABLE_TOPICS_CLOSE, "watchScalableTopicsClose", unwatch)
+    places = pb.CommandWatchTcAssignments(watch_id=1)
+    client.send(_T.WATCH_TC_ASSIGNMENTS, "watchTcAssignments", places)
+    _done(client.receive(_T.WATCH_TC_ASSIGNMENTS_UPDATE))
+    over = pb.CommandWatchTcAssignmentsClose(watch_id=1)
+    client.send(_T.WATCH_TC_ASSIGNMENTS_CLOSE, "watchTcAssignmentsClose", over)
+
+
 def _messages(client: RawClient) -> None:
     assert isinstance(client.publish(b"1", 0), pb.CommandSendReceipt)
     _done(client.subscribe(TOPIC, subType=pb.CommandSubscribe.Shared))
@@ -89,6 +116,7 @@ def _transactions(client: RawClient) -> None:
     assert isinstance(client.publish(b"3", 2, txn_id), pb.CommandSendReceipt)
     _done(client.end(txn_id, commit=True))
     _ends_of_other_brokers(client, txn_id)
+    _prepares(client)
     spanning = client.new_txn(spans_namespace=NAMESPACE, transactional_id="tour")
     _done(client.end(spanning, commit=False))
     leader, member = client.new_txn(tc_id=0), client.new_txn(tc_id=1)
@@ -97,6 +125,15 @@ def _transactions(client: RawClient) -> None:
         together_with=[member.least], together_with_most=[member.most],
     )  # fmt: skip
     _done(client.request(_T.END_TXN, "endTxn", end))
+
+
+def _prepares(client: RawClient) -> None:
+    most, least = prepared = client.new_txn()
+    prepare = pb.CommandPrepareTxn(txnid_most_bits=most, txnid_least_bits=least, name="tour")
+    _done(client.request(_T.PREPARE_TXN, "prepareTxn", prepare))
+    listing = pb.CommandListPreparedTxns(tc_id=most)
+    _done(client.request(_T.LIST_PREPARED_TXNS, "listPreparedTxns", listing))
+    _done(client.end(prepared, commit=True))
 
 
 def _ends_of_other_brokers(client: RawClient, txn_id: TxnId) -> None:

@@ -7,7 +7,7 @@ from peer import Peer
 from raw_client import RawClient
 
 from pybroker.base.names import TxnId
-from pybroker.server import session
+from pybroker.server.connections import session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

@@ -11,7 +11,7 @@ from peer import CONNECT, Peer, frame
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.server import session
+from pybroker.server.connections import session
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame

@@ -21,10 +21,10 @@ from pybroker.faults.points import (
 )
 from pybroker.server.handlers import HANDLERS
 from pybroker.testing import RunningBroker
+from pybroker.transaction.coordinator.ends.participants import Participants
+from pybroker.transaction.coordinator.log.records import ChangeStatus, IdsUsed, Record
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.coordinator.participants import Participants
-from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Record
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.txn_status import UNDECIDED, TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # PONG asks for nothing, so nothing can fail there. Brokers send the others to each other, and a
@@ -34,6 +34,7 @@ WITHOUT_POINTS = {
     int(pb.BaseCommand.ASK_TRANSACTION),
     int(pb.BaseCommand.TRANSACTION_GROUP),
     int(pb.BaseCommand.FENCE_SESSIONS),
+    int(pb.BaseCommand.KAFKA_TRANSACTION),
 }
 # Records of a log's snapshot, of no transaction.
 OF_SNAPSHOTS = {IdsUsed.__name__, OutcomeMark.__name__}
@@ -47,7 +48,7 @@ def test_each_record_of_a_coordinator_is_a_step() -> None:
     records = {record.__name__ for record in get_args(Record)}
     assert records - OF_SNAPSHOTS - {ChangeStatus.__name__} == RECORDS.keys()
     ends = {TxnStatus.COMMITTING, TxnStatus.ABORTING}, {TxnStatus.COMMITTED, TxnStatus.ABORTED}
-    assert set().union(*ends) | {TxnStatus.OPEN} == set(TxnStatus), "DECIDED and COMPLETED are all"
+    assert set().union(*ends) | UNDECIDED == set(TxnStatus), "DECIDED and COMPLETED are all"
 
 
 def test_each_kind_of_participant_is_a_step() -> None:

@@ -108,6 +108,31 @@ def test_a_ledger_is_full_at_its_limit_of_entries_or_bytes(sizes, full):
     with_log(scenario)
 
 
+def test_who_waits_for_what_is_queued_is_called_after_it_whether_it_succeeds():
+    async def scenario(log: Log) -> None:
+        def after(name: str) -> None:
+            log.appender.call_after_queued(lambda: log.told.append((name, None)))
+
+        after("nothing")
+        log.send("a")
+        after("pending")
+        log.appender.hold()
+        log.send("b")
+        after("held")
+        log.send("c")
+        assert log.told == [("nothing", None)]
+        log.answer(FULL)
+        assert log.told[1:] == [
+            ("a", StorageFull),
+            ("pending", None),
+            ("b", StorageFull),
+            ("held", None),
+            ("c", StorageFull),
+        ]
+
+    with_log(scenario)
+
+
 def test_what_is_held_goes_on_into_the_next_ledger_until_that_is_full_too():
     async def scenario(log: Log) -> None:
         log.hold_when_full = True

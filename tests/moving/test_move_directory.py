@@ -16,7 +16,7 @@ from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.embedded.os_disk import OsDisk
 from managed_ledger.storage.importing import STATE_KEY, UnfinishedMove
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import SystemClock
 from pybroker.cluster.settings import storage_config
 from pybroker.moving.directory import directory_source, directory_target

@@ -29,7 +29,7 @@ SCOPE: Final = (
     "managed_ledger/**/*.py",
     "pybroker/transaction/**/*.py",
     "pybroker/broker/dispatch/*.py",
-    "pybroker/server/transaction_room.py",
+    "pybroker/server/transactions/transaction_room.py",
 )
 # Tests of real processes, which do not contain the mutants, of texts and of figures.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")

@@ -1,13 +1,16 @@
 """`pybroker certificates`: the broker and its clients accept what it creates."""
 
+import contextlib
 import shutil
 import ssl
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from certificates import Authority
 
 import pybroker.testing
 from pybroker.client import AuthenticationTLS, Client, PulsarException
@@ -52,6 +55,32 @@ def test_a_broker_and_a_role_have_what_they_need(run: Any, tmp_path: Path) -> No
         with stranger, pytest.raises(PulsarException):
             stranger.create_producer("t")
         assert httpx.get(broker.admin_url + "/metrics").status_code == 200
+
+
+def made_by_the_tool(folder: Path) -> None:
+    assert main(["certificates", "--output", str(folder)]) == 0
+
+
+def made_for_tests(folder: Path) -> None:
+    Authority(folder).issue("broker")
+
+
+@pytest.mark.parametrize("make", [made_by_the_tool, made_for_tests])
+def test_certificates_are_accepted_by_strict_verification_as_in_python_3_13(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "broker.crt", tmp_path / "broker.key")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server, server_hostname="localhost")
+    server = serving.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server, client):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert client.getpeercert()
 
 
 def test_keys_are_their_owners(run: Any, tmp_path: Path) -> None:

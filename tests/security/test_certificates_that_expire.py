@@ -19,7 +19,7 @@ import pybroker.testing
 from pybroker.base.errors import AuthenticationError
 from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials
-from pybroker.server import on_connect
+from pybroker.server.connections import on_connect
 from pybroker.testing import RunningBroker
 from pybroker.testing.clock import VirtualClock
 from pybroker.wire import pulsar_api_pb2 as pb

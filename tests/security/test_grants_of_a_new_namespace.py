@@ -87,3 +87,41 @@ def test_another_tenants_admin_creates_and_grants_nothing(world: World) -> None:
     assert refused.status_code == 403
     assert create(world, {}).status_code == 204
     assert not world.may_produce("mallory")
+
+
+# -- set-up scripts of clients' test suites, which create what a fresh broker already has
+
+GRANTED: dict[str, Any] = {"namespace_auth": {"anonymous": ["produce", "consume"]}}
+GRANTS = "namespaces/public/default/permissions"
+TENANT = {"adminRoles": ["anonymous"], "allowedClusters": ["standalone"]}
+
+
+def test_the_first_put_of_a_built_in_tenant_and_namespace_takes_effect() -> None:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        world = World(running)
+        body = {"auth_policies": GRANTED, "replication_clusters": ["standalone"]}
+        assert world.ask("PUT", "tenants/public", TENANT, "admin").status_code == 204
+        assert world.ask("PUT", "namespaces/public/default", body, "admin").status_code == 204
+        running.kill_and_restart()
+        assert world.admin("GET", "tenants/public", by="admin") == TENANT
+        assert world.admin("GET", GRANTS, by="admin") == {"anonymous": ["produce", "consume"]}
+        again = [
+            world.ask("PUT", path, wanted, "admin").status_code
+            for path, wanted in (("tenants/public", TENANT), ("namespaces/public/default", body))
+        ]
+        assert again == [409, 409]
+
+
+def test_a_put_that_would_change_nothing_of_what_is_built_in_is_a_conflict() -> None:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        world = World(running)
+        for path in ("tenants/public", "namespaces/public/default"):
+            assert world.ask("PUT", path, {}, "admin").status_code == 409
+
+
+def test_policies_of_a_built_in_namespace_are_not_overwritten_by_a_put() -> None:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        world = World(running)
+        path = "namespaces/public/default"
+        assert world.ask("POST", f"{path}/messageTTL", 60, "admin").status_code == 204
+        assert world.ask("PUT", path, {"auth_policies": GRANTED}, "admin").status_code == 409

@@ -7,7 +7,7 @@ from typing import Any
 import bcrypt
 import pytest
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pybroker.base.runtime import SystemClock
 from pybroker.security import basic

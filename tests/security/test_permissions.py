@@ -16,7 +16,7 @@ import pybroker.testing
 from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.client.errors import PulsarException
 from pybroker.security.authorization import ACTIONS, Authorizer, Target
 from pybroker.server import guarded

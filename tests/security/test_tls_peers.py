@@ -18,8 +18,8 @@ from pybroker.security import tls_connection
 from pybroker.security.tls_connection import (
     MAX_ANSWERED,
     MAX_SILENT,
+    TlsAcceptor,
     TlsConnection,
-    TlsDoor,
     most_handshakes,
 )
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings
@@ -70,7 +70,7 @@ def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPat
 
         async def be_patient(broker: Any) -> None:
             """On a busy machine the handshake of a good client may take longer than 100 ms."""
-            broker.server._door.handshake_timeout_s = 30.0
+            broker.server._tls_acceptor.handshake_timeout_s = 30.0
             services = broker.server._services
             services.config = replace(services.config, handshake_timeout_ms=30_000)
 
@@ -89,7 +89,7 @@ def test_handshakes_of_one_address_make_room_for_each_other(
             drain(oldest)
 
         async def count(broker: Any) -> int:
-            return broker.server._door.handshakes
+            return broker.server._tls_acceptor.handshakes
 
         assert running.call(count) == 3
         for peer in opened:
@@ -114,12 +114,12 @@ class Peer(asyncio.Transport):
 
 
 class Doorstep:
-    """A TlsDoor without sockets."""
+    """A TlsAcceptor without sockets."""
 
     def __init__(self, authority: Authority) -> None:
         certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
         contexts = TlsContexts(TlsSettings(certificate, key), 300.0, SystemClock())
-        self.door = TlsDoor(contexts, asyncio.Protocol, 10.0)
+        self.door = TlsAcceptor(contexts, asyncio.Protocol, 10.0)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
         with pytest.raises(ssl.SSLWantReadError):

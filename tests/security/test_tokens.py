@@ -12,7 +12,7 @@ from credentials import SECRET, SECRET_URL, TOKEN_SETTINGS, token
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError
 from pybroker.security.authentication import authentication_of
 from pybroker.security.identity import Credentials, Login

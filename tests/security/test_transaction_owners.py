@@ -94,3 +94,26 @@ def test_a_namespace_that_exists_is_not_told_from_one_that_does_not(world: World
         with world.raw(role) as client:
             said = client.try_new_txn(spans_namespace=world.namespace)
             assert list(said.allowed_coordinators) == [3], role
+
+
+# -- prepared transactions
+
+
+def test_only_its_owner_and_superusers_prepare_and_decide_it_over_http(world: World) -> None:
+    with world.raw("alice") as alice:
+        txn_id = alice.new_txn()
+    base = f"{world.broker.admin_url}/admin/v3/transactions"
+    path = f"{base}/{txn_id.most}/{txn_id.least}"
+
+    def asked(what: str, by: str) -> int:
+        return world.http.post(f"{path}/{what}", headers=bearer(by)).status_code
+
+    def listed(by: str) -> list[str]:
+        answer = world.http.get(f"{base}/live?state=PREPARED", headers=bearer(by)).json()
+        return [each["owner"] for each in answer["transactions"]]
+
+    assert [asked("prepare", "bob"), asked("prepare", "alice")] == [404, 200]
+    assert (listed("bob"), listed("alice"), listed("admin")) == ([], ["alice"], ["alice"])
+    assert [asked("commit", "bob"), asked("commit", "admin"), asked("commit", "alice")] == [
+        *(404, 200, 200)
+    ]

@@ -20,9 +20,9 @@ from virtual_loop import LoopClock, run_virtually
 import managed_ledger
 import pybroker
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.process.app import Broker
-from pybroker.server.session import Session
+from pybroker.server.connections.session import Session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry

@@ -155,7 +155,7 @@ def test_who_left_while_a_topic_was_deleted_makes_no_new_one(
     gone = connect()
 
     async def begin_to_delete(running: Any) -> tuple[Any, ...]:
-        belongings, may_go_on = running.topics.deletions._belongings, asyncio.Event()
+        belongings, may_go_on = running.topics.deletions._topic_storage, asyncio.Event()
         remove = belongings.remove_topic
 
         async def slowly(*what: Any) -> None:

@@ -10,7 +10,7 @@ from raw_client import RawClient
 import pybroker.testing
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.policies.table import PUBLISH_RATE
-from pybroker.server import held_runs
+from pybroker.server.publishing import held_runs
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -1,6 +1,6 @@
 """FrameBudget: which large frame is received, and which connections wait."""
 
-from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.connections.frame_budget import FrameBudget
 
 
 def test_who_does_not_fit_waits_for_those_before() -> None:

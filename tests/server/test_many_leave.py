@@ -15,7 +15,7 @@ import topics_world
 from test_session_life import CONNECT, Connection, run
 from virtual_loop import LoopClock
 
-from pybroker.server import session
+from pybroker.server.connections import session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

@@ -24,7 +24,7 @@ from pybroker.client import (
     IsolationLevel,
     MessageId,
 )
-from pybroker.server.session import Session
+from pybroker.server.connections.session import Session
 from pybroker.testing import RunningBroker
 
 P = "/admin/v2/persistent/public/default/orders"

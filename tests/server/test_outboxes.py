@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from pybroker.server.outbox import HIGH_BYTES, Outbox, Outboxes, Waking
+from pybroker.server.connections.outbox import HIGH_BYTES, Outbox, Outboxes, Waking
 
 
 class Transport(asyncio.Transport):

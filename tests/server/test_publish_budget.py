@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.publishing.publish_budget import PublishBudget
 
 
 def test_everybody_stopped_goes_on_at_half_the_limit() -> None:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from pybroker.server.connections.session import Session
 from pybroker.server.guarded import Revocations
-from pybroker.server.session import Session
 
 
 def test_what_changes_right_behind_a_look_is_looked_at_too() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from managed_ledger.errors import StorageFull
-from pybroker.base.config import BrokerConfig
-from pybroker.server import requests as requests_module
-from pybroker.server.disconnections import Disconnections
-from pybroker.server.frame_budget import FrameBudget
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.server.connections import requests as requests_module
+from pybroker.server.connections.frame_budget import FrameBudget
+from pybroker.server.connections.outbox import Outboxes
+from pybroker.server.connections.requests import as_answer
+from pybroker.server.connections.session import Session
 from pybroker.server.handlers import HANDLERS
-from pybroker.server.outbox import Outboxes
-from pybroker.server.publish_budget import PublishBudget
-from pybroker.server.requests import as_answer
+from pybroker.server.publishing.publish_budget import PublishBudget
 from pybroker.server.services import Services
-from pybroker.server.session import Session
+from pybroker.server.transactions.disconnections import Disconnections
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -13,7 +13,7 @@ import pybroker.testing
 from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.client import Client, TransactionAborted
-from pybroker.server.begun_transactions import BegunTransactions
+from pybroker.server.transactions.begun_transactions import BegunTransactions
 from pybroker.testing import RunningBroker
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import pulsar_api_pb2 as pb

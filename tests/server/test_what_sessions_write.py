@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
-from pybroker.server.transactional_session import TransactionalSession, Writing
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.server.transactions.transactional_session import TransactionalSession, Writing
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId
 
 ID = TransactionalId(None, "billing")
 NEWEST = SessionRef(ID, 2)

@@ -11,7 +11,7 @@ import pybroker.testing
 from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName
 from pybroker.base.server_counts import ServerCounts
-from pybroker.broker.ownership import ALONE, BrokerAddress, Elsewhere
+from pybroker.broker.brokers.ownership import ALONE, BrokerAddress, OtherOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -117,9 +117,9 @@ def test_a_lookup_that_another_broker_should_serve_is_counted_as_a_redirect(
     counts = wire_broker.call(_counts)
     pending = []
 
-    async def elsewhere(name: TopicName, authoritative: bool) -> Elsewhere:
+    async def elsewhere(name: TopicName, authoritative: bool) -> OtherOwner:
         pending.append(counts.lookups_pending)
-        return Elsewhere(other, Listeners(), False)
+        return OtherOwner(other, Listeners(), False)
 
     before = counts.lookups_redirected
     monkeypatch.setattr(type(ALONE), "lookup", staticmethod(elsewhere))

@@ -13,7 +13,7 @@ import pybroker.testing
 from managed_ledger.errors import StorageFull
 from pybroker.base.errors import SubscriptionNotFound
 from pybroker.base.names import TopicName
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata
 

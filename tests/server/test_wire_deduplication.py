@@ -7,7 +7,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TxnId
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -9,7 +9,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.broker.entry_metadata import INDEX, TIMESTAMP
+from pybroker.broker.persistent.entry_metadata import INDEX, TIMESTAMP
 from pybroker.process.app import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import payload_of, without_broker_metadata

@@ -83,6 +83,10 @@ def test_who_asks_for_a_listener_by_name_gets_no_other_ones_address() -> None:
     assert listeners.told("tls", OWN) == Listener("", "pulsar+ssl://a:2", OWN_WEB[0], "https://a:4")
 
 
+def test_the_default_name_of_apache_pulsar_5_needs_no_listeners() -> None:
+    assert parse_listeners("", "internal") == parse_listeners("")
+
+
 @pytest.mark.parametrize(
     ("text", "internal"),
     [
@@ -92,6 +96,8 @@ def test_who_asks_for_a_listener_by_name_gets_no_other_ones_address() -> None:
         ("a:pulsar://in:99999", ""),
         ("a:pulsar://in:1,a:pulsar://in:2", ""),
         (LISTENERS, "nowhere"),
+        (LISTENERS, "internal"),
+        ("", "nowhere"),
     ],
 )
 def test_what_is_no_listener_stops_the_start(text: str, internal: str) -> None:

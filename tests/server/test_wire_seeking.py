@@ -8,7 +8,7 @@ from wire_consuming import ack, consumer_stats, entry_ids, fill, fill_batches, r
 
 import pybroker.testing
 from managed_ledger.position import EARLIEST, Position
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

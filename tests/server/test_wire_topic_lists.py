@@ -10,9 +10,9 @@ from raw_client import RawClient
 from topics_world import World, run
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
-from pybroker.server import on_topic_list
+from pybroker.server.topics import on_topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

@@ -1,4 +1,4 @@
-"""The section "Simulate" of docs/testing.md, from the wrong pipeline to the corrected one."""
+"""docs/testing-tutorial.md, "A thousand crashes": from the wrong pipeline to the mended one."""
 
 import shlex
 import subprocess
@@ -10,7 +10,7 @@ from documents import ROOT, blocks
 
 HERE = "runs in tests/simulate/test_simulate_docs.py"
 WRONG, COMMAND, MENDED, TEST = (
-    block.text for block in blocks(ROOT / "docs/testing.md") if block.declared == HERE
+    block.text for block in blocks(ROOT / "docs/testing-tutorial.md") if block.declared == HERE
 )
 
 

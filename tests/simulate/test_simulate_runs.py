@@ -13,9 +13,10 @@ import uuid
 import pytest
 
 from pybroker.client import Client as BlockingClient
-from pybroker.client.aio import Client, InitialPosition
+from pybroker.client.aio import Client, InitialPosition, Producer
 from pybroker.simulation import KINDS, BrokenPromise, ScenarioError, run_seed, simulate
 from pybroker.simulation.plan import described, draw
+from pybroker.simulation.recording import recorded_clients
 from pybroker.simulation.shrinking import shrunk
 
 
@@ -60,6 +61,13 @@ def first_failure(scenario, seeds=60):
 
 def texts(outcome):
     return [str(violation) for violation in outcome.violations]
+
+
+def test_producers_of_every_kind_of_topic_are_recorded():
+    with recorded_clients():
+        for kind in Producer.__subclasses__():
+            for method in Producer.send_message, Producer.submit:
+                assert hasattr(vars(kind)[method.__name__], "__wrapped__"), kind
 
 
 def test_without_faults_nothing_breaks():

@@ -10,7 +10,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.simulation.broker import SimulatedBroker
 from pybroker.simulation.world import World
 from pybroker.wire.message_metadata import parse_metadata
@@ -26,6 +26,7 @@ class BrokerProcess(SimulatedBroker):
         super().__init__(world, scenario.broker_config(), scenario.storage)
         self.history = history
         self.scenario = scenario
+        self.serves_kafka = scenario.kafka
 
     def note(self, what: str) -> None:
         self.history.notes.append(f"{self.world.now:9.4f} broker.{self.incarnation} {what}")

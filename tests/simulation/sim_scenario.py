@@ -7,7 +7,7 @@ are fast. Times are virtual seconds from the start of the work.
 import random
 from dataclasses import dataclass
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.simulation.faults import Fault
 
 PARTITIONED = "partitioned"
@@ -50,6 +50,8 @@ class Scenario:
     delayed_strict: bool = False
     transaction_buffer: str = "logOrder"
     bundle_max_topics: int = 1000  # larger bundles are divided
+    kafka: bool = False  # the broker serves Kafka's clients, too
+    kafka_rebalance_delay_ms: int = 3000
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -93,6 +95,7 @@ class Scenario:
             transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
             delayed_delivery_tick_time_millis=self.delayed_tick_ms,
             is_delayed_delivery_deliver_at_time_strict=self.delayed_strict,
+            kafka_group_initial_rebalance_delay_ms=self.kafka_rebalance_delay_ms,
             transaction_pending_ack_log_entries=self.pending_ack_log_entries
             or 5 * self.snapshot_transactions,
         )

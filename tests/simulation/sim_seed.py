@@ -395,7 +395,8 @@ class Simulation:
         """
         client = self.auditor()
         for txn in self.history.txns:
-            if txn.commit is Outcome.UNKNOWN and txn.owner.dead:
+            is_known = txn.txn_id is not None
+            if txn.commit is Outcome.UNKNOWN and txn.owner.dead and is_known:
                 other = client.attach_transaction(txn.txn_id)
                 try:
                     await _patiently(other.abort)

@@ -14,7 +14,7 @@ from bugs import BUGS
 from damaging import Files, counted, damaged
 from sim_seed import OUTCOMES_PER_CHUNK, Simulation
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.checking.directory import Report, check
 from pybroker.transaction.coordinator import outcome_window
 

@@ -19,6 +19,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId
 from pybroker.client import EncodedBatch, InitialPosition, MessageId, Result
+from pybroker.spark.checkpoint import LeftOpen
 
 LEDGER = 1
 
@@ -324,13 +325,13 @@ class FakeReader:
 
 @dataclass
 class FakeCheckpoint:
-    left_open: TxnId | None = None
+    left_open: LeftOpen | None = None
 
-    def open_transaction(self) -> TxnId | None:
+    def open_transaction(self) -> LeftOpen | None:
         return self.left_open
 
-    def record_transaction(self, txn_id: TxnId) -> None:
-        self.left_open = txn_id
+    def record_transaction(self, left_open: LeftOpen) -> None:
+        self.left_open = left_open
 
 
 def message_id(index: int) -> MessageId:

@@ -20,7 +20,7 @@ from spark_fakes import FakeBroker, FakeClient, Fault
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.checkpoint import Checkpoint, LeftOpen
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.decision import BatchRefused
@@ -56,13 +56,13 @@ class ModelCheckpoint(Checkpoint):
         self.offsets: dict[int, list[str]] = {}
         self.commits: set[int] = set()
         self.states: dict[int, frozenset[bytes]] = {-1: frozenset()}
-        self._left_open: TxnId | None = None
+        self._left_open: LeftOpen | None = None
 
-    def open_transaction(self) -> TxnId | None:
+    def open_transaction(self) -> LeftOpen | None:
         return self._left_open
 
-    def record_transaction(self, txn_id: TxnId) -> None:
-        self._left_open = txn_id
+    def record_transaction(self, left_open: LeftOpen) -> None:
+        self._left_open = left_open
 
     def _read(self, name: str) -> str | None:
         lines = self.offsets.get(int(name.removeprefix("offsets/")))

@@ -3,7 +3,7 @@
 import pytest
 
 from pybroker.base.names import TxnId
-from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.checkpoint import Checkpoint, LeftOpen
 
 pytestmark = pytest.mark.spark
 
@@ -12,13 +12,13 @@ def test_a_driver_that_died_as_it_noted_its_transaction_keeps_nobody_from_going_
     """That transaction was new and unused; at worst it times out."""
     checkpoint = Checkpoint(spark, str(tmp_path))
     assert checkpoint.open_transaction() is None
-    checkpoint.record_transaction(TxnId(1, 2))
-    assert checkpoint.open_transaction() == TxnId(1, 2)
+    checkpoint.record_transaction(LeftOpen(TxnId(1, 2)))
+    assert checkpoint.open_transaction() == LeftOpen(TxnId(1, 2))
     [noted] = tmp_path.glob("pybroker-*")
     for torn in (b"", b"[1, ", b"[1, 3"):  # with the old Hadoop checksum
         noted.write_bytes(torn)
         assert checkpoint.open_transaction() is None
     (tmp_path / f".{noted.name}.crc").unlink()
     assert checkpoint.open_transaction() is None
-    checkpoint.record_transaction(TxnId(3, 4))
-    assert checkpoint.open_transaction() == TxnId(3, 4)
+    checkpoint.record_transaction(LeftOpen(TxnId(3, 4), "3-4-row"))
+    assert checkpoint.open_transaction() == LeftOpen(TxnId(3, 4), "3-4-row")

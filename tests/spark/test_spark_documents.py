@@ -4,6 +4,7 @@ docs/spark-writing.md.
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ def typed(broker: BrokerProcess, folder: Path, text: str) -> Iterator["subproces
 
 
 def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Path) -> None:
-    (example,) = examples("docs/exactly-once-spark.md")
+    example, _ = examples("docs/exactly-once-spark.md")
     client = Client(broker.service_url)
     transfers = client.create_producer("transfers")
     outputs = [
@@ -83,6 +84,36 @@ def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Pa
         assert "Traceback" not in said
     assert found == [b"one lamp", b"one lamp"]
     client.close()
+
+
+def test_transfers_become_rows_beside_their_debits(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The page's second example, put into the first one."""
+    example, database = examples("docs/exactly-once-spark.md")
+    last = 'control_topic="ledger-control"'
+    assert last in example.text
+    text = database.text + example.text.replace(last, f"{last}, database=database")
+    for name in ("transfers", "debits", "credits", "ledger-control"):
+        text = text.replace(f'"{name}"', f'"{name}-2"')
+    with sqlite3.connect(tmp_path / "shop.sqlite") as connection:
+        connection.execute("CREATE TABLE transfers (name TEXT, size INTEGER)")
+    connection.close()
+    client = Client(broker.service_url)
+    transfers = client.create_producer("transfers-2")
+    debits = client.subscribe("debits-2", "test", initial_position=InitialPosition.Earliest)
+    with typed(broker, tmp_path, text) as process:
+        deadline_s, found = time.monotonic() + LIMIT_S, 0
+        while not found:
+            said = (tmp_path / "log").read_text()
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline_s, said
+            transfers.send(b"one lamp", partition_key="alice")
+            with suppress(Timeout):
+                found += debits.receive(timeout_millis=2000).data() == b"one lamp"
+    with sqlite3.connect(tmp_path / "shop.sqlite") as connection:
+        rows = connection.execute("SELECT DISTINCT name, size FROM transfers").fetchall()
+    connection.close()
+    client.close()
+    assert rows == [("alice", 8)]
 
 
 def test_orders_are_counted_and_saved(broker: BrokerProcess, tmp_path: Path) -> None:

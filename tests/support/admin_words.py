@@ -52,6 +52,7 @@ OPTIONS: Final = {
     "--delete-mode": "delete_when_no_subscriptions",
     "--subscription-auth-mode": "Prefix",
     "--properties": "a=b",
+    "--set": "maxSegments=8",
     "--property": "a=b",
     "--initialPosition": "earliest",
     "--topics": TOPIC,

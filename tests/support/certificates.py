@@ -1,4 +1,8 @@
-"""A certificate authority for tests, and certificates that it signs, as PEM files."""
+"""A certificate authority for tests, and certificates that it signs, as PEM files.
+
+They have what Python 3.13 demands: the purpose and the key's identifier of the authority, and in
+each certificate the identifier of its authority's key.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +14,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _DAY = timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -45,9 +60,16 @@ class Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(authority, None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
         )
-        if not authority:
+        if authority:
+            builder = builder.add_extension(_SIGNS, critical=True)
+        else:
             names = [x509.DNSName("localhost"), x509.DNSName("127.0.0.1")]
+            issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            builder = builder.add_extension(issuer, critical=False)
         signed = builder.sign(self._key, hashes.SHA256())
         return signed.public_bytes(serialization.Encoding.PEM)

@@ -10,14 +10,19 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscribeRequest, SubscriptionType
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.policies.effective import Effective
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import (
+    Consumer,
+    KeySharedPolicy,
+    SubscribeRequest,
+    SubscriptionType,
+)
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.txn_status import TxnStatus

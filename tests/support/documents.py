@@ -4,6 +4,7 @@ A comment above a block exempts it from the block runner:
 
     <!-- runs in tests/x/test_y.py -->    a separate test runs it
     <!-- shows output -->                 output, which readers do not type
+    <!-- prints -->                       what the block before it printed; … stands for anything
     <!-- not run: docker -->              why not: left_out.py
 """
 
@@ -13,10 +14,15 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-DOCUMENTS: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+_FOLDERS: Final = (ROOT / "docs", ROOT / "docs/internals")
+DOCUMENTS: Final = (
+    ROOT / "README.md",
+    *(document for folder in _FOLDERS for document in sorted(folder.glob("*.md"))),
+)
 EXAMPLES: Final = (ROOT / "examples/README.md", ROOT / "examples/simulated/README.md")
 RUNS_IN: Final = re.compile(r"runs in (tests/[\w/]+\.py)")
 OUTPUT: Final = "shows output"
+PRINTED: Final = "prints"
 NOT_RUN: Final = re.compile(r"not run: (.+)")
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -50,6 +56,22 @@ def blocks(document: Path) -> list[Block]:
             )
         )
     return found
+
+
+def not_printed(shown: str, printed: str) -> str | None:
+    """The first line that is shown and was not printed, or not in this place. Others between the
+    lines, such as a client's log, do not matter, nor does the width of a table's columns.
+    """
+    said = map(_narrow, printed.splitlines())
+    for line in shown.splitlines():
+        pattern = ".*".join(map(re.escape, _narrow(line).split("…")))
+        if not any(re.fullmatch(pattern, each) for each in said):
+            return line
+    return None
+
+
+def _narrow(line: str) -> str:
+    return re.sub(" {2,}", "  ", line.rstrip())
 
 
 def all_blocks() -> list[Block]:

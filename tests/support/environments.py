@@ -17,14 +17,14 @@ EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
 _INSTALL_S: Final = 900
 
 
-def environment(name: str, requirements: Sequence[str]) -> Path:
-    """The environment's Python."""
+def environment(name: str, requirements: Sequence[str], base: Path | None = None) -> Path:
+    """The environment's Python; `base` is the interpreter that makes it, this one by default."""
     with one_at_a_time(f"environment-{name}") as folder:
-        wanted = "\n".join([sys.version, *requirements])
+        wanted = "\n".join([sys.version, str(base), *requirements])
         made, python = folder / "made-of.txt", folder / "bin" / "python"
         if not made.exists() or made.read_text() != wanted:
             shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            subprocess.run([base or sys.executable, "-m", "venv", folder], check=True)
             install = [python, "-m", "pip", "install", "--quiet", *requirements]
             subprocess.run(install, check=True, timeout=_INSTALL_S)
             made.write_text(wanted)

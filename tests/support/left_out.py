@@ -36,6 +36,8 @@ BLOCKS: Final[Mapping[str, Blocks]] = {
 }
 
 TARGETS: Final[Mapping[str, str]] = {
+    "drawings": "needs Graphviz, each version of which places a little differently; "
+    "tests/tidy/test_internals.py compares each drawing with the source it was made from",
     "screenshots": "writes 44 pictures in Chromium, which takes minutes; "
     "tests/console/test_console_in_a_browser.py looks at the same pages",
 }

@@ -9,6 +9,7 @@ import httpx
 from compacting import compact
 from prometheus_client.parser import text_string_to_metric_families
 from raw_client import RawClient
+from v5_raw import join, next_layout, watch_layout
 
 import pybroker.testing
 from pybroker.client import Client, NotAllowed
@@ -18,6 +19,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 TOPIC = "public/default/orders"
 _NAME = f"persistent://{TOPIC}"
 _TYPED = "persistent://public/default/typed"
+_SCALABLE = "topic://public/default/scalable"
 _PASSING = "non-persistent://public/default/passing"
 
 
@@ -53,6 +55,7 @@ def _make_busy(broker: RunningBroker, client: Client) -> None:
         )
         assert answer.status_code == 204, answer.text
         assert admin.get("/admin/v2/brokers/health").status_code == 200
+        _use_a_scalable_topic(broker, admin)
     consumer = client.subscribe(_NAME, "s")
     producer = client.create_producer(_NAME)
     for size_bytes in (10, 1000, 10_000, 2_000_000):
@@ -73,6 +76,16 @@ def _make_busy(broker: RunningBroker, client: Client) -> None:
         raw.create_producer(_TYPED, schema=text)
         body = pb.CommandGetSchema(topic=_TYPED)
         raw.request(pb.BaseCommand.GET_SCHEMA, "getSchema", body)
+
+
+def _use_a_scalable_topic(broker: RunningBroker, admin: httpx.Client) -> None:
+    path = "/admin/v2/scalable/public/default/scalable"
+    assert admin.put(path).status_code == 204
+    with RawClient(broker.service_url) as raw:
+        watch_layout(raw, _SCALABLE)
+        join(raw, _SCALABLE)
+        assert admin.post(f"{path}/split/0").status_code == 204
+        next_layout(raw)
 
 
 def scrape(broker: RunningBroker) -> Scrape:

@@ -9,12 +9,12 @@ from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.producers import Producer
-from pybroker.broker.tenants import Tenants
-from pybroker.broker.topic import Topic
+from pybroker.broker.namespaces.tenants import Tenants
+from pybroker.broker.persistent.producers import Producer
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.subscriptions.consumer import Consumer
 from pybroker.broker.topics import Topics
 from pybroker.process.ledger_factory import ledger_factory
 from pybroker.wire.frames import SendRun

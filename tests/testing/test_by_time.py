@@ -19,7 +19,7 @@ from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
 from pybroker.client import (
     AuthenticationToken,
@@ -44,12 +44,27 @@ NOT_MOVED: Final = {
     "bookkeeper_tls_cert_files_refresh_duration_seconds": "of several brokers",
     "delayed_delivery_max_delay_in_millis": "a limit to what a producer may ask for",
     "delayed_delivery_tick_time_millis": "how exact delays are",
+    "kafka_group_initial_rebalance_delay_ms": "kafka/test_kafka_groups_by_time.py",
+    "kafka_offsets_retention_minutes": "kafka/test_kafka_groups_by_time.py",
     "keep_alive_interval_seconds": "clients have their own time: test_connections_outlive_it",
     "load_balancer_shedding_interval_minutes": "of several brokers",
     "max_transaction_timeout_ms": "a limit to what a client may ask for",
     "max_transaction_timeout_ms_per_namespace": "a limit to what a client may ask for",
     "metadata_store_session_timeout_millis": "of ZooKeeper, which keeps its own time",
     "metrics_cache_ms": "a broker for tests keeps no metrics",
+    "prepared_transaction_max_age_ms": "transaction/test_txn_preparing.py, in virtual time",
+    "scalable_topic_consumer_session_grace_period_seconds": "server/test_wire_v5_consumers.py",
+    **dict.fromkeys(
+        (
+            "scalable_topic_auto_scale_interval_seconds",
+            "scalable_topic_merge_cooldown_seconds",
+            "scalable_topic_merge_window_seconds",
+            "scalable_topic_split_cooldown_seconds",
+        ),
+        "broker/scalable/test_auto_scaler.py, in virtual time",
+    ),
+    "web_socket_ping_duration_seconds": "whether a connection is alive: real time",
+    "web_socket_session_idle_timeout_millis": "whether a connection is alive: real time",
     "topic_compaction_delete_retention_seconds": "broker/compaction: it is the clock's time there",
     "tls_cert_refresh_check_duration_sec": "security/test_certificates_that_expire.py",
     "transaction_buffer_snapshot_min_time_in_millis": "how much a restart reads again",

@@ -23,9 +23,14 @@ from syntax import syntax_tree  # noqa: E402
 
 DOCUMENT: Final = ROOT / "docs/clients.md"
 CLIENTS: Final = ("Python", "Java", "Go")
-_OTHER_FILES: Final = {"test_official_admin.py": "Java", "test_official_flink.py": "Flink"}
+_OTHER_FILES: Final = {
+    "test_official_admin.py": "Java",
+    "test_official_flink.py": "Flink",
+    "test_official_v5.py": "Java V5",
+}
 # They have less of the protocol, so the table lists only features with a test.
 OTHERS: Final = {
+    "Java V5": "Java: Apache Pulsar 5's [V5 SDK](#the-v5-sdk-of-apache-pulsar-5)",
     "Rust": "Rust: the crate [pulsar](https://crates.io/crates/pulsar)",
     "JavaScript": "JavaScript: [pulsar-flex](https://www.npmjs.com/package/pulsar-flex)",
     "Flink": "[Flink's connector](https://github.com/apache/flink-connector-pulsar)",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.process.cli import _parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +37,8 @@ def test_every_document_has_a_page_that_is_listed(site: Path) -> None:
     listed = set(re.findall(r'href="([\w/-]+)\.html"', (site / "index.html").read_text()))
     documents = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
     assert documents <= listed
+    inside = set(re.findall(r'href="([\w-]+)\.html"', (site / "internals/index.html").read_text()))
+    assert {path.stem for path in (ROOT / "docs/internals").glob("*.md")} - {"index"} <= inside
     assert {"reference/client", "reference/aio", "reference/spark", "reference/testing"} <= listed
 
 

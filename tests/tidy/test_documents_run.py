@@ -18,18 +18,20 @@ from documents import (
     EXAMPLES,
     NOT_RUN,
     OUTPUT,
+    PRINTED,
     ROOT,
     RUNS_IN,
     Block,
     all_blocks,
     blocks,
+    not_printed,
 )
 from left_out import BLOCKS
 from typed_commands import environment_with_pybroker
 
 LIMIT_S = 60.0
 _READY = re.compile(r"pybroker ready (pulsar://localhost:\d+) (http://localhost:\d+)\n")
-_USUAL = "pulsar://localhost:6650", "http://localhost:8080"
+_USUAL = "pulsar://localhost:6650", "http://localhost:8080", "ws://localhost:8080"
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
@@ -43,9 +45,15 @@ class Reader:
         self._folder = folder
         self._broker: subprocess.Popen[str] | None = None
         self._urls = _USUAL
+        self._printed = ""  # by the last block
         self._environment = environment_with_pybroker(folder / "bin")
 
     def run(self, block: Block) -> None:
+        if block.declared == PRINTED:
+            line = not_printed(block.text, self._printed)
+            assert line is None, f"{block}: {line!r} is not printed:\n{self._printed}"
+            return
+        self._printed = ""
         if block.language == "python":
             self._run(block, [sys.executable, "-c", self._here(block.text)])
             return
@@ -79,6 +87,7 @@ class Reader:
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"{block} waits for ever: {command[-1]}\n{error.output}") from None
         assert ended.returncode == 0, f"{block}: {command[-1]}\n{ended.stdout}"
+        self._printed += ended.stdout
 
     def _start(self, line: str) -> None:
         self.stop()
@@ -95,7 +104,7 @@ class Reader:
         assert self._broker.stdout is not None
         ready = _READY.fullmatch(self._broker.stdout.readline())
         assert ready is not None, f"{line} does not start a broker"
-        self._urls = ready[1], ready[2]
+        self._urls = ready[1], ready[2], ready[2].replace("http://", "ws://")
         settings = self._folder / "client.conf"
         settings.write_text(f"brokerServiceUrl={ready[1]}\nwebServiceUrl={ready[2]}\n")
         self._environment["PULSAR_CLIENT_CONF"] = str(settings)
@@ -130,7 +139,7 @@ def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path
         if str(document.relative_to(ROOT)) in _HAVE_DATA:
             reader.have_data("data", "backup")
         for block in blocks(document):
-            if not block.declared:
+            if block.declared in ("", PRINTED):
                 reader.run(block)
     finally:
         reader.stop()
@@ -146,7 +155,7 @@ def test_a_block_that_is_left_out_says_why_and_that_is_so(block: Block) -> None:
         assert reason[1] in BLOCKS, f"reasons are {', '.join(BLOCKS)}"
         assert re.search(BLOCKS[reason[1]].pattern, block.text, re.MULTILINE)
     else:
-        assert block.declared == OUTPUT
+        assert block.declared in (OUTPUT, PRINTED)
         assert not re.search(r"^(pybroker|pip|curl|seq|import|from) ", block.text, re.MULTILINE)
 
 
@@ -175,9 +184,18 @@ def test_examples_are_fenced() -> None:
 def test_most_of_the_readme_runs() -> None:
     left_out = [b for b in blocks(ROOT / "README.md") if b.declared]
     assert {b.declared for b in left_out} == {
+        PRINTED,
         "runs in tests/tidy/test_make_targets.py",
         "runs in tests/demo/test_quick_demo.py",
     }
+
+
+def test_what_a_page_shows_as_printed_was_printed() -> None:
+    printed = "a client's line\nreceived order 7 at 12:03\ndone\n"
+    assert not_printed("received order 7 at …\ndone\n", printed) is None
+    assert not_printed("done\nreceived order 7 at …\n", printed) == "received order 7 at …"
+    assert not_printed("ID    TIME\n(3)   …\n", "ID        TIME\n(13)x\n(3)       4 s\n") is None
+    assert not_printed("received order 8 at …\n", printed) == "received order 8 at …"
 
 
 def test_a_block_that_waits_for_ever_is_found(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ SMALLEST: Final[Mapping[str, str]] = {
     "simulate": "--seeds 2 --jobs 1",
     "spec": "fencing",
     "kill-rounds": "--rounds 1",
+    "database-kills": "--rounds 1",
     "extremes": "--every 200 --longest-stall-ms 60000",
     "mutate": "pybroker/transaction/this_turn.py --tests tests/transaction/test_txn_this_turn.py "
     "--sample 2 --jobs 1 --seeds 0 --books FOLDER/books --map FOLDER/map",

@@ -21,6 +21,12 @@ LIBRARY = [
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CASES = [path for path in TESTS if path.name.startswith(("test_", "conftest"))]
 MAX_LINES = 500
+# Longer files, each with the reason why it is one thing.
+ONE_THING = {
+    "pybroker/cluster/bundle_ownership.py": "the states of a bundle, one machine",
+    "pybroker/transaction/buffer/log_order/log_order_buffer.py": "the order of steps of PIP-31",
+    "pybroker/server/transactions/transactional_sessions.py": "the four steps to a newer session",
+}
 MAX_MODULE_DOCSTRING_LINES = 20
 
 # Simulated code: waiting, time and chance come from the loop, a Clock, a random.Random.
@@ -30,6 +36,7 @@ SIMULATED = (
     "pybroker/transaction",
     "pybroker/broker",
     "pybroker/server",
+    "pybroker/kafka",
     "pybroker/process/app.py",
     "pybroker/client",
 )
@@ -56,7 +63,13 @@ NONDETERMINISTIC = {
     "threading.Lock",
     "threading.Thread",
 }
-USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing", "pybroker.simulation")
+USER_PACKAGES = (
+    "pybroker.client",
+    "pybroker.client.database",
+    "pybroker.spark",
+    "pybroker.testing",
+    "pybroker.simulation",
+)
 
 
 def test_test_files_have_names_of_their_own() -> None:
@@ -89,8 +102,10 @@ def used(text: str, names: set[str]) -> set[str]:
 
 def test_no_file_is_two_things() -> None:
     lengths = {label(path): len(path.read_text().splitlines()) for path in LIBRARY + TESTS}
-    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
-    assert not long, "too many lines: look for the second thing that they are"
+    long = {name for name, lines in lengths.items() if lines > MAX_LINES}
+    assert long == set(ONE_THING), (
+        "look for the second thing that a long file is, or say why it is one"
+    )
 
 
 def docstring(text: str) -> str:

@@ -6,11 +6,11 @@ from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import SystemClock
 from pybroker.transaction.buffer.ongoing import Marked
-from pybroker.transaction.coordinator.ended_transactions import MOST_ENDED, EndedTransactions
+from pybroker.transaction.coordinator.ends.ended_transactions import MOST_ENDED, EndedTransactions
+from pybroker.transaction.coordinator.ends.participants import Participant
+from pybroker.transaction.coordinator.ends.timeline import DecidedBy, DecidedEnd
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.participants import Participant
-from pybroker.transaction.coordinator.timeline import DecidedBy, DecidedEnd
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 TXN, LEADER, MEMBER = TxnId(1, 7), TxnId(0, 3), TxnId(2, 9)

@@ -7,7 +7,7 @@ import pytest
 from txn_world import World, in_world, in_world_with
 
 from pybroker.base.errors import NotAllowed
-from pybroker.transaction.coordinator.transactional_ids import (
+from pybroker.transaction.coordinator.sessions.transactional_ids import (
     Overtaken,
     SessionRef,
     TransactionalId,

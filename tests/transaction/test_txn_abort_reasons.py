@@ -7,12 +7,12 @@ from txn_world import ABORT, COMMIT, ORDERS, World, in_world, in_world_with, soo
 
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator.abort_reasons import (
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.ends.abort_reasons import (
     MAX_REASON_CHARS,
     MAX_REASONS,
     AbortReasons,
 )
-from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 WHY = "an administrator aborted it: too old"
 

@@ -19,8 +19,8 @@ from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order import side_log, turn_share
 from pybroker.transaction.buffer.commit_order.aside_transactions import AsideTransactions
 from pybroker.transaction.buffer.commit_order.end_queue import EndQueue
+from pybroker.transaction.buffer.commit_order.known_ends import KnownEnds
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
-from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
 from pybroker.transaction.buffer.commit_order.turn_share import TurnShare
 from pybroker.transaction.buffer.transactional_entries import tag_of
 
@@ -195,7 +195,7 @@ def test_each_loop_has_its_own_share() -> None:
 
 @virtually
 async def test_ends_are_told_of_from_the_first_that_is_not_forgotten() -> None:
-    told = ToldEnds()
+    told = KnownEnds()
     assert told.first == LATEST
     told.add(Position(3, 8))
     told.add(Position(3, 5))
@@ -219,7 +219,7 @@ async def test_ends_are_told_of_from_the_first_that_is_not_forgotten() -> None:
 
 @virtually
 async def test_what_could_not_be_forgotten_is_told_of_further_on() -> None:
-    told = ToldEnds()
+    told = KnownEnds()
     told.add(Position(3, 5))
 
     async def fail() -> None:
@@ -232,7 +232,7 @@ async def test_what_could_not_be_forgotten_is_told_of_further_on() -> None:
 
 
 def test_ends_that_recovery_found_may_be_anywhere() -> None:
-    told = ToldEnds()
+    told = KnownEnds()
     told.found()
     assert told.first == EARLIEST.after
 

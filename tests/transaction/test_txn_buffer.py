@@ -11,7 +11,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.log_order import books, buffer_snapshot
+from pybroker.transaction.buffer.log_order import buffer_snapshot, transaction_index
 
 
 @in_world
@@ -190,7 +190,7 @@ async def test_a_clean_restart_scans_nothing(world: World) -> None:
     await world.end(txn_id, ABORT)
     world = await world.restarted()
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
-    assert buffer._books.snapshots.head().position == ledger.last_confirmed  # type: ignore[union-attr]
+    assert buffer._index.snapshots.head().position == ledger.last_confirmed  # type: ignore[union-attr]
     assert [ongoing.txn_id for ongoing in buffer.ongoing()] == [kept]
     await world.end(kept, COMMIT)
     assert await world.read() == ["b"]
@@ -244,7 +244,7 @@ async def test_others_have_their_turn_while_a_snapshot_is_made(world: World) -> 
         assert buffer.last_visible_position() > before
         await snapshot
     world = await world.crashed()
-    assert world.storage.metadata.get(f"{(await world.buffer())._books.snapshots._prefix}head")
+    assert world.storage.metadata.get(f"{(await world.buffer())._index.snapshots._prefix}head")
     await world.end(txn_ids[1], ABORT)
     for number in (2, 3, 5):
         await world.end(txn_ids[number], COMMIT)
@@ -311,7 +311,7 @@ async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world:
 
     with (
         patch.object(ledger, "read", damaged),
-        patch.object(books, "_SCAN_ENTRIES", 2),
+        patch.object(transaction_index, "_SCAN_ENTRIES", 2),
     ):
         with pytest.raises(StorageFailed):
             await world.buffer()

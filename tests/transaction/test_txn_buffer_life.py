@@ -37,7 +37,7 @@ async def skip_topic(world: World, txn_id: TxnId) -> None:
 
 
 def snapshot_position(buffer: LogOrderBuffer) -> Position:
-    head = buffer._books.snapshots.head()
+    head = buffer._index.snapshots.head()
     assert head is not None
     return head.position
 

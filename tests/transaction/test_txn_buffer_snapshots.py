@@ -22,17 +22,17 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.base.names import TopicName
-from pybroker.transaction.buffer.log_order import books
-from pybroker.transaction.buffer.log_order.books import Books
+from pybroker.transaction.buffer.log_order import transaction_index
 from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     ledgers_with_snapshots,
     snapshot_keys,
 )
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.log_order.transaction_index import TransactionIndex
 
 
 def snapshot_position(buffer: LogOrderBuffer) -> Position:
-    head = buffer._books.snapshots.head()
+    head = buffer._index.snapshots.head()
     assert head is not None
     return head.position
 
@@ -42,7 +42,7 @@ def snapshot_position(buffer: LogOrderBuffer) -> Position:
 
 def of_few_entries() -> Any:
     """Writes snapshots even of logs too short to be worth one."""
-    return patch.object(books, "_SNAPSHOT_FROM_ENTRIES", 1)
+    return patch.object(transaction_index, "_SNAPSHOT_FROM_ENTRIES", 1)
 
 
 @in_world
@@ -53,7 +53,7 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
     await world.end(txn_id, ABORT)
     await world.send(None, *map(str, range(97)))
     await asyncio.sleep(60)
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
     assert buffer._visits.due is None, "it is idle"
     await world.send(None, "97")
     await asyncio.sleep(60)
@@ -113,11 +113,11 @@ async def test_a_limited_number_of_changes_is_written_at_once(world: World) -> N
         await world.send(txn_id, str(count))
         await world.end(txn_id, COMMIT)
     await soon()
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "last")
     await soon()
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
     await world.end(txn_id, COMMIT)
     await soon()
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
@@ -129,7 +129,7 @@ async def test_exactly_the_limit_of_changes_is_written_at_once(world: World) -> 
     for _ in range(2):
         txn_id = await world.begin_on(ORDERS)
         await world.send(txn_id, "a")
-        assert buffer._books.snapshots.head() is None
+        assert buffer._index.snapshots.head() is None
         await world.end(txn_id, COMMIT)
         await soon()
     assert snapshot_position(buffer).entry_id == 3
@@ -144,7 +144,7 @@ async def test_a_snapshot_must_save_more_than_it_writes(world: World) -> None:
     for txn_id in (one, two, one, two):
         await world.send(txn_id, "x")
     await asyncio.sleep(6)
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
     await world.send(two, "y")  # its last range grows
     await asyncio.sleep(6)
     assert snapshot_position(buffer).entry_id == 4
@@ -159,7 +159,7 @@ async def test_many_plain_messages_pay_a_snapshot(
     await world.end(txn_id, COMMIT)
     await buffer._snapshot()
     written = snapshot_position(buffer)
-    with patch.object(books, "_SCAN_LIMIT_ENTRIES", 5):
+    with patch.object(transaction_index, "_SCAN_LIMIT_ENTRIES", 5):
         await world.send(None, *"12345")
         await asyncio.sleep(60)
         assert snapshot_position(buffer) == written
@@ -177,7 +177,7 @@ async def test_many_open_ones_are_written_again_when_that_costs_less_than_the_sc
         await world.send(await world.begin_on(ORDERS), name)
     await buffer._snapshot()
     written = snapshot_position(buffer)
-    with patch.multiple(books, _SCAN_LIMIT_ENTRIES=2, _ENTRIES_PER_RANGE=1):
+    with patch.multiple(transaction_index, _SCAN_LIMIT_ENTRIES=2, _ENTRIES_PER_RANGE=1):
         await world.send(None, *"12345")
         await asyncio.sleep(12)
         assert snapshot_position(buffer) == written
@@ -191,7 +191,7 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
-    changes = buffer._books.changes
+    changes = buffer._index.changes
     assert changes == 2
     await asyncio.sleep(12)
     assert buffer._visits.due is None, "so little is not worth a snapshot"
@@ -199,12 +199,12 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     with pytest.raises(ManagedLedgerError):
         await buffer._snapshot()
     world.storage.full = False
-    assert buffer._books.changes == changes
+    assert buffer._index.changes == changes
     with of_few_entries():
         await asyncio.sleep(6)
-    assert snapshot_position(buffer).entry_id == 1 and buffer._books.changes == 0
+    assert snapshot_position(buffer).entry_id == 1 and buffer._index.changes == 0
     world = await world.crashed()
-    with patch.object(Books, "replay", side_effect=AssertionError):
+    with patch.object(TransactionIndex, "replay", side_effect=AssertionError):
         assert await world.read() == []
 
 
@@ -250,7 +250,7 @@ async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
     await world.end(txn_id, COMMIT)
     await buffer.stop()
     await asyncio.sleep(60)
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
     assert str(buffer) == f"The transaction buffer of {ORDERS}"
 
 
@@ -264,7 +264,7 @@ async def test_a_snapshot_on_its_way_is_given_up_when_the_buffer_is_stopped(worl
     await buffer.stop()
     await soon()
     assert len(buffer._tasks) == 0
-    assert buffer._books.snapshots.head() is None
+    assert buffer._index.snapshots.head() is None
 
 
 @in_world
@@ -291,11 +291,11 @@ async def test_what_was_hidden_in_a_ledger_that_went_is_deleted_once(world: Worl
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
-    buffer._books.ledger_trimmed(77)
+    buffer._index.ledger_trimmed(77)
 
     def deletions() -> int:
         removed = [op.key for op in world.storage._durable if isinstance(op, Remove)]
-        return removed.count(buffer._books.snapshots._hidden_key(77))
+        return removed.count(buffer._index.snapshots._hidden_key(77))
 
     world.storage.full = True
     for _ in range(2):
@@ -330,7 +330,7 @@ async def test_a_snapshot_is_written_one_at_a_time(world: World) -> None:
     for _ in range(3):
         with of_few_entries():
             buffer._start_snapshot_if_due()
-        buffer._books.changes += 5
+        buffer._index.changes += 5
         await soon()
     assert len(buffer._tasks) == 1
     world.storage.release()

@@ -17,8 +17,8 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator import outcome_window
-from pybroker.transaction.coordinator.records import Record
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.records import Record
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY
 from pybroker.transaction.txn_status import TxnStatus
 

@@ -21,12 +21,12 @@ from txn_world import (
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.server.begun_transactions import BegunTransactions
-from pybroker.server.connection import Connection
-from pybroker.server.transaction_share import AskedFor, begin_within_share
+from pybroker.server.connections.connection import Connection
+from pybroker.server.transactions.begun_transactions import BegunTransactions
+from pybroker.server.transactions.transaction_share import AskedFor, begin_within_share
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 

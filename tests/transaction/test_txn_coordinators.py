@@ -20,7 +20,7 @@ from txn_world import (
 from managed_ledger.errors import StorageFull
 from managed_ledger.storage.operations import Append
 from pybroker.base.errors import AuthorizationError, TransactionCoordinatorNotFound
-from pybroker.server.transaction_owner import check_owner
+from pybroker.server.transactions.transaction_owner import check_owner
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from txn_world import cursor_over
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.transaction.pending_acks import state as pending_ack_state
 from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.records import ALL_INDEXES, Conflict, Held, PendingAck
 from pybroker.transaction.pending_acks.state import PendingAckState
+from pybroker.transaction.pending_acks.store import decode_entry, encode_entry
 
 ENTRIES, SIZE = 8, 3  # odd entries are batches
 ONE, TWO = TxnId(0, 1), TxnId(0, 2)
@@ -95,6 +97,7 @@ def test_it_takes_what_it_names_or_nothing(
             state.take_cumulative(TWO, up_to(last), covered=covered)
         return
     record = state.take_cumulative(TWO, up_to(last), covered=covered)
+    assert decode_entry(encode_entry([record]), "test") == [record]
     spared = set(chain.from_iterable(in_entry(at.entry_id, h) for at, h in record.spared.items()))
     everything = {each for each in MESSAGES if each <= last}
     assert spared - acknowledged == everything - named - acknowledged - own
@@ -111,6 +114,47 @@ def test_what_its_transaction_has_named_before_stays_taken() -> None:
         *((1, index) for index in range(SIZE)),
         *((3, index) for index in range(SIZE)),
     }
+
+
+@settings(max_examples=300, deadline=None)
+@given(some, some, st.lists(some, min_size=2, max_size=4))
+def test_a_transaction_takes_what_it_names_one_after_the_other(
+    others: set[Message], singly: set[Message], each: list[set[Message]]
+) -> None:
+    state = PendingAckState(cursor_over(ENTRIES))
+    state.take(ONE, acks_of(others))
+    state.take(TWO, acks_of(singly - others))
+    taken = singly - others
+    reached = (-1, 0)
+    for named in each:
+        named -= others
+        if not named or (last := max(named)) <= reached:
+            continue
+        entries = [(0, 0, last[0])]
+        record = state.take_cumulative(TWO, up_to(last), covered=covered_by(named, entries))
+        assert decode_entry(encode_entry([record]), "test") == [record]
+        taken |= named
+        reached = last
+    state.drop(ONE)
+    state.commit(TWO)
+    assert left_in(state) == set(MESSAGES) - taken
+
+
+def test_what_its_transaction_has_taken_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A command that names little may follow one that took very many messages."""
+    state = PendingAckState(cursor_over(ENTRIES))
+    covered = Covered([(0, 0, 2), (0, 4, 5)], [])
+    covered.unacknowledged = [(0, 0, 5)]
+    state.take_cumulative(ONE, PendingAck(Position(0, 5)), covered=covered)
+    looked_at = list[Position]()
+    monkeypatch.setattr(ManagedCursor, "unacked_indexes", lambda _, at: looked_at.append(at))
+    covered = Covered([(0, 7, 7)], [])
+    covered.unacknowledged = [(0, 0, 7)]
+    record = state.take_cumulative(ONE, PendingAck(Position(0, 7)), covered=covered)
+    assert looked_at == [Position(0, 3), Position(0, 5), Position(0, 6)]
+    assert list(record.spared) == [Position(0, 3), Position(0, 6)]
 
 
 def test_it_leaves_out_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,16 @@ from typing import Any, cast
 import pytest
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
 from pybroker.broker.policies.effective import Effective
-from pybroker.server import on_transaction
-from pybroker.server.added_participants import AddedParticipants
-from pybroker.server.begun_transactions import BegunTransactions, Left
-from pybroker.server.connection import Connection
-from pybroker.server.disconnections import Disconnections
-from pybroker.server.transaction_share import AskedFor, begin_within_share
+from pybroker.server.connections.connection import Connection
+from pybroker.server.transactions import on_transaction
+from pybroker.server.transactions.added_participants import AddedParticipants
+from pybroker.server.transactions.begun_transactions import BegunTransactions, Left
+from pybroker.server.transactions.disconnections import Disconnections
+from pybroker.server.transactions.transaction_share import AskedFor, begin_within_share
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -16,11 +16,11 @@ from pybroker.base.errors import (
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator import elsewhere
-from pybroker.transaction.coordinator.elsewhere import (
+from pybroker.transaction.coordinator import remote_coordinators
+from pybroker.transaction.coordinator.remote_coordinators import (
     Answer,
-    Elsewhere,
     Participation,
+    RemoteCoordinators,
     require_begun,
 )
 from pybroker.transaction.txn_status import (
@@ -47,7 +47,7 @@ class Coordinator:
         self.principals: list[str | None] = []
         self.silent = asyncio.Event()
         self.silent.set()
-        self.known = Elsewhere(lambda _: False, self, LoopClock())
+        self.known = RemoteCoordinators(lambda _: False, self, LoopClock())
 
     async def __call__(self, asked: Participation, principal: str | None) -> Answer | None:
         self.asked.append(asked)
@@ -269,7 +269,7 @@ async def test_apaches_brokers_are_believed_without_asking() -> None:
 
 
 def test_it_remembers_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_MOST_KNOWN", 10)
+    monkeypatch.setattr(remote_coordinators, "_MOST_KNOWN", 10)
 
     async def remember() -> None:
         there = Coordinator(TAKES_PART)
@@ -282,7 +282,7 @@ def test_it_remembers_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_leaves_room_for_the_questions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_MOST_QUESTIONS", 10)
+    monkeypatch.setattr(remote_coordinators, "_MOST_QUESTIONS", 10)
 
     async def ask() -> None:
         there = Coordinator(TAKES_PART)

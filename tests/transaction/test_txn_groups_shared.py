@@ -21,8 +21,8 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator import groups
-from pybroker.transaction.coordinator.settling import Verdicts
+from pybroker.transaction.coordinator.group_commits import groups
+from pybroker.transaction.coordinator.group_commits.settling import Verdicts
 from pybroker.transaction.txn_status import TxnStatus
 
 

@@ -9,8 +9,8 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
 from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
-from pybroker.transaction.coordinator.elsewhere import Participation
 from pybroker.transaction.coordinator.joining import Adding, Joined
+from pybroker.transaction.coordinator.remote_coordinators import Participation
 from pybroker.transaction.txn_status import TxnStatus
 
 NAME = TopicName.parse(ORDERS)
@@ -101,7 +101,7 @@ class Others:
 async def test_the_broker_of_its_coordinator_is_asked_what_joins(world: World) -> None:
     joining, joiner, others = world.coordinators.joining, Anybody("me"), Others()
     plain, foreign = await world.begin(), TxnId(7, 0)
-    joining.elsewhere = others  # type: ignore[assignment]
+    joining.remote = others  # type: ignore[assignment]
     assert joining.partition(foreign, NAME, joiner) is others.joined
     assert joining.subscription(foreign, NAME, "sub", joiner) is others.joined
     assert others.asked == [
@@ -118,7 +118,7 @@ async def test_the_broker_of_its_coordinator_is_asked_what_joins(world: World) -
 @in_world
 async def test_what_is_served_here_is_not_asked_elsewhere_while_it_moves(world: World) -> None:
     joining, others, txn_id = world.coordinators.joining, Others(), await world.begin()
-    joining.elsewhere = others  # type: ignore[assignment]
+    joining.remote = others  # type: ignore[assignment]
     others.serves = lambda coordinator_id: False  # type: ignore[method-assign]
     assert joining.partition(txn_id, NAME, Anybody("me")) is None
     assert others.asked == []

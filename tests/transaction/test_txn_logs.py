@@ -8,18 +8,19 @@ from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction.coordinator import log_records, transaction_log
-from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.coordinator.records import (
+from pybroker.transaction.coordinator.log import log_records, transaction_log
+from pybroker.transaction.coordinator.log.group_records import GroupMembers, Promise
+from pybroker.transaction.coordinator.log.records import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
     IdsUsed,
     NewTransaction,
+    Prepare,
     Record,
     SpanNamespace,
 )
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.pending_acks import records, store
 from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
@@ -49,6 +50,7 @@ ID, AT = TxnId(1, 2), Position(3, 200)
             "01010701020103c80100000301" + "00",
         ),
         (LifeRecord(3, "me", 1, 300), "010106030001ac02026d6500"),
+        (LifeRecord(3, "me", 1, 300, plainly=True), "010106030201ac02026d6500"),
         (
             LifeRecord(3, "me", 1, 300, ((ID, (AT, 5)),), is_gone=True),
             "010106030101ac02026d6501010203c80105",
@@ -84,6 +86,7 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
         (Promise(5, TxnId(1, 300)), "02011f0502ac02"),
         (Promise(5, None), "02011f050000"),
         (GroupMembers(5, (TxnId(0, 1), TxnId(2, 3))), "020120050200010203"),
+        (Prepare(5, 300, "db"), "02013205ac02026462"),
         (IdsUsed(-1, -1), "0101040000"),
         (OutcomeMark(300, -1), "010105ac0200"),
     ],

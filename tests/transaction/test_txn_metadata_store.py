@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
-from pybroker.transaction.coordinator.log_records import decode_entry, encode_entry
-from pybroker.transaction.coordinator.metadata_store import (
-    CoordinatorLimits,
-    TransactionMetadataStore,
-)
-from pybroker.transaction.coordinator.records import NewTransaction, Record
+from pybroker.transaction.coordinator.coordinator_limits import CoordinatorLimits
+from pybroker.transaction.coordinator.log.log_records import decode_entry, encode_entry
+from pybroker.transaction.coordinator.log.records import NewTransaction, Record
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 LIMITS = CoordinatorLimits(
@@ -42,12 +40,13 @@ def contents(store: TransactionMetadataStore) -> object:
         for t in sorted(store.live(), key=lambda t: t.txn_id.least)  # a snapshot has another order
     ]
     outcomes = [(store.status(local_id), store.owner_of(local_id)) for local_id in ids]
-    return live, outcomes, store.low_watermark
+    prepared = sorted((each.txn_id, each.prepared) for each in store.prepared)
+    return live, outcomes, store.low_watermark, prepared
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["new", "add", "subscribe", "commit", "abort", "ended"]),
+        st.sampled_from(["new", "add", "subscribe", "prepare", "commit", "abort", "ended"]),
         st.integers(0, 4),
     ),
     max_size=60,
@@ -59,6 +58,8 @@ def decide(store: TransactionMetadataStore, step: str, local_id: int, now_ms: in
         return store.decide_new(1000 + local_id, ["", "é", None][local_id % 3], now_ms)
     if step == "add":
         return store.decide_add_partitions(local_id, [f"t{local_id}", "u"], None)
+    if step == "prepare":
+        return store.decide_prepare(local_id, "name", None, now_ms)
     if step == "subscribe":
         return store.decide_add_subscriptions(local_id, [("t", f"s{local_id}")], None)
     if step == "ended":

@@ -3,7 +3,7 @@
 import pytest
 from txn_world import ABORT, COMMIT, ORDERS, World, in_world
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TooManyRequests
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.transaction_limits import HasPolicies, namespace_limits

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from pybroker.transaction.coordinator.ends.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.outcome_window import CHUNK_IDS, OutcomeMark, OutcomeWindow
-from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.txn_status import TxnStatus
 
 HOUR_MS = 3_600_000

@@ -12,8 +12,8 @@ from virtual_loop import run_virtually
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
+from pybroker.transaction.coordinator.ends.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.txn_status import TxnAction
 
 ID = TxnId(0, 1)

@@ -12,21 +12,22 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import BARE
 from pybroker.base.names import TxnId
 from pybroker.cluster.transactions.formats import use_pulsars_formats
-from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.coordinator.pulsar_log import PulsarLog, decode_pulsar
-from pybroker.transaction.coordinator.records import (
+from pybroker.transaction.coordinator.log.group_records import GroupMembers, Promise
+from pybroker.transaction.coordinator.log.pulsar_log import PulsarLog, decode_pulsar
+from pybroker.transaction.coordinator.log.records import (
     AddPartitions,
     AddSubscriptions,
     BindSession,
     ChangeStatus,
     IdsUsed,
     NewTransaction,
+    Prepare,
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.transaction_log import log_name
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.transaction.coordinator.log.transaction_log import log_name
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 
 RECORDS: list[Record] = [
@@ -42,6 +43,7 @@ RECORDS: list[Record] = [
     Promise(5, TxnId(1, 300)),
     Promise(5, None),
     GroupMembers(5, (TxnId(0, 1), TxnId(2, 3))),
+    Prepare(5, 300, "db"),
     IdsUsed(6, 4),
     IdsUsed(-1, -1),
     OutcomeMark(300, -1),
@@ -60,6 +62,8 @@ RECORDS: list[Record] = [
             ChangeStatus(5, TxnStatus.ABORTED, 300, "no"),
             "0803100518022003280450ac02ca3e08140504ac02026e6f5805",
         ),
+        # To Apache's brokers it is OPEN still: they add nothing to it.
+        (Prepare(5, 300, "db"), "080110051802ca3e073205ac020264625805"),
         (SpanNamespace(5, "a/b"), "080110051802ca3e061e0503612f625805"),
     ],
 )

@@ -16,8 +16,8 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.buffer.commit_order import commit_order_buffer
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
+from pybroker.transaction.coordinator.ends.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
-from pybroker.transaction.coordinator.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 

@@ -10,10 +10,10 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
 from pybroker.base.names import TxnId
-from pybroker.server import transactional_sessions
-from pybroker.server.transactional_session import TransactionalSession
-from pybroker.server.transactional_sessions import Claim, TransactionalSessions
-from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+from pybroker.server.transactions import transactional_sessions
+from pybroker.server.transactions.transactional_session import TransactionalSession
+from pybroker.server.transactions.transactional_sessions import Claim, TransactionalSessions
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 
 HOUR_S = 3600.0

@@ -10,11 +10,11 @@ from txn_sessions_world import Connection, claim, epoch
 from txn_world import World, in_world
 
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
-from pybroker.server import fencing
-from pybroker.server.connection import Connection as ServedConnection
-from pybroker.server.slots import ProducerSlot
-from pybroker.server.transactional_sessions import TransactionalSessions
-from pybroker.transaction.coordinator.transactional_ids import (
+from pybroker.server.connections.connection import Connection as ServedConnection
+from pybroker.server.publishing.sends import Sends
+from pybroker.server.transactions import fencing
+from pybroker.server.transactions.transactional_sessions import TransactionalSessions
+from pybroker.transaction.coordinator.sessions.transactional_ids import (
     Overtaken,
     SessionRef,
     TransactionalIds,
@@ -22,7 +22,7 @@ from pybroker.transaction.coordinator.transactional_ids import (
 
 
 class AloneInTheCluster:
-    """Implements FencingElsewhere. The tests write the other brokers' records themselves."""
+    """Implements RemoteFencing. The tests write the other brokers' records themselves."""
 
     def __init__(self) -> None:
         self.is_certain = True
@@ -44,11 +44,11 @@ class Shared:
 
     def __init__(self, world: World) -> None:
         ids = world.coordinators.ids
-        self.ids, self.elsewhere = ids, AloneInTheCluster()
+        self.ids, self.remote = ids, AloneInTheCluster()
         self.others = TransactionalIds(ids._metadata, ids._clock, world.config)
         for each in (ids, self.others):
             each.load()
-        world.coordinators.fencing_elsewhere = self.elsewhere
+        world.coordinators.remote_fencing = self.remote
         self.sessions = TransactionalSessions(world.coordinators)
         self._may_write = asyncio.Event()
 
@@ -93,9 +93,9 @@ async def test_an_older_session_is_let_go_while_a_newer_one_is_being_recorded(
     first = await shared.sessions.join(Connection(), claim("first"))
     joining = shared.recording(Connection(), "second")
     await asyncio.sleep(0.1)
-    shared.elsewhere.is_certain = False
+    shared.remote.is_certain = False
     shared.sessions.let_go()
-    shared.elsewhere.is_certain = True
+    shared.remote.is_certain = True
     assert not shared.sessions.may_publish(first)
     shared.overtaken()
     assert epoch(await joining) == 2
@@ -120,7 +120,7 @@ async def test_a_connection_whose_session_was_let_go_begins_transactions_of_no_s
 async def test_a_producer_whose_session_was_let_go_is_told_which(world: World) -> None:
     shared, connection, told = Shared(world), Connection(), list[str]()
     connection.close_producer = lambda producer, reason: told.append(reason)  # type: ignore[method-assign]
-    connection.producers[1] = ProducerSlot(Mock(), Mock())
+    connection.producers[1] = Sends(Mock(), Mock(), Mock(properties={}))
     connection.producers[1].session = await shared.sessions.join(connection, claim("first"))
     shared.sessions.let_go()
     await asyncio.sleep(0.1)
@@ -139,7 +139,7 @@ async def test_a_client_of_an_older_session_hears_that_another_broker_has_fenced
     assert shared.sessions.granted(connection, claim("first")) is None
     with pytest.raises(ProducerFenced):
         await shared.sessions.join(connection, claim("first"))
-    shared.elsewhere.is_certain = False
+    shared.remote.is_certain = False
     with pytest.raises(ServiceNotReady, match="no connection to ZooKeeper"):
         await shared.sessions.join(Connection(), claim("third"))
     await shared.sessions.close()

@@ -103,10 +103,10 @@ async def test_who_replaces_the_past_has_done_so_before_the_log_is_closed(world:
     await soon()
     may_go_on = asyncio.Event()
 
-    async def elsewhere() -> None:
+    async def remote() -> None:
         await may_go_on.wait()
 
-    replacing = asyncio.ensure_future(log.replace_past([7], lambda record: 1, elsewhere))
+    replacing = asyncio.ensure_future(log.replace_past([7], lambda record: 1, remote))
     await soon()
     closing = asyncio.ensure_future(log.close())
     await soon()

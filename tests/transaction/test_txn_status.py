@@ -59,6 +59,7 @@ def test_only_an_open_transaction_takes_messages() -> None:
     [
         (None, TxnAction.ABORT),
         (TxnStatus.OPEN, None),
+        (TxnStatus.PREPARED, None),
         (TxnStatus.COMMITTING, None),
         (TxnStatus.ABORTING, None),
         (TxnStatus.COMMITTED, TxnAction.COMMIT),

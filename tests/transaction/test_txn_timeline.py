@@ -8,10 +8,10 @@ from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, books_closed, in_wor
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.ongoing import Marked
-from pybroker.transaction.coordinator import ended_transactions, timeline
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.ended_transactions import KEPT_MS, EndedTransaction
-from pybroker.transaction.coordinator.timeline import DecidedBy
+from pybroker.transaction.coordinator.ends import ended_transactions, timeline
+from pybroker.transaction.coordinator.ends.ended_transactions import KEPT_MS, EndedTransaction
+from pybroker.transaction.coordinator.ends.timeline import DecidedBy
 from pybroker.transaction.txn_status import TxnStatus
 
 

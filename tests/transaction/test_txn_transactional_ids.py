@@ -9,10 +9,10 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator import log_records
-from pybroker.transaction.coordinator.fencing import end_older
-from pybroker.transaction.coordinator.records import BindSession, NewTransaction
-from pybroker.transaction.coordinator.transactional_ids import (
+from pybroker.transaction.coordinator.log import log_records
+from pybroker.transaction.coordinator.log.records import BindSession, NewTransaction
+from pybroker.transaction.coordinator.sessions.fencing import end_older
+from pybroker.transaction.coordinator.sessions.transactional_ids import (
     MAX_EPOCH,
     MAX_ID_CHARS,
     NOTES_PER_EXPIRATION,

@@ -17,7 +17,7 @@ async def trimmed_after_a_snapshot_that_names_it(world: World, txn_id: TxnId) ->
     await ledger.roll_over()
     await world.send(None, "plain")
     await ledger.trim()
-    head = (await world.buffer())._books.snapshots.head()
+    head = (await world.buffer())._index.snapshots.head()
     assert head is not None
     assert [record.txn_id for record in head.open_transactions] == [txn_id]
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pybroker.server.slots import ProducerSlot
-from pybroker.server.transactional_session import TransactionalSession
-from pybroker.server.transactional_sessions import Claim
-from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+from pybroker.server.connections.slots import ProducerSlot
+from pybroker.server.transactions.transactional_session import TransactionalSession
+from pybroker.server.transactions.transactional_sessions import Claim
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 
 
 class Connection:

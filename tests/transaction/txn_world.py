@@ -21,7 +21,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.operations import Operation
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.coordinator.coordinators import Coordinators

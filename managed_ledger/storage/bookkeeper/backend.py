@@ -181,6 +181,10 @@ class BookKeeperBackend:
         """TLS to bookies and to ZooKeeper; None: without TLS."""
         return self._config.bookie_tls, self._config.zookeeper_tls
 
+    def bookies(self) -> tuple[str, ...]:
+        """The ids of the bookies that accept writes, sorted."""
+        return self._client.bookies.registered
+
     @property
     def zookeeper(self) -> ZooKeeper:
         """The client whose session is that of this process."""

@@ -35,7 +35,7 @@ Find = Callable[[str], Awaitable[Address | None]]
 Lost = Callable[[BookieConnection], None]
 
 
-def _nobody_cares(connection: BookieConnection) -> None:
+def _do_nothing(connection: BookieConnection) -> None:
     """The loss of this connection says nothing about the bookie."""
 
 
@@ -245,7 +245,7 @@ class Bookies:
         return connection
 
     def _connected(
-        self, bookie: str, purpose: str = _READS, lost: Lost = _nobody_cares
+        self, bookie: str, purpose: str = _READS, lost: Lost = _do_nothing
     ) -> BookieConnection:
         limits = self._limits
         connection = BookieConnection(

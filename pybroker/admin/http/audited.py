@@ -7,6 +7,7 @@ the identity with `act_as`, in the same task.
 
 import json
 import logging
+import re
 import time
 from typing import Final
 
@@ -20,6 +21,8 @@ access = logging.getLogger("pybroker.access")
 
 _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _REFUSALS: Final = (401, 403)
+_TOKEN: Final = re.compile(r"\b(token=)[^&]*", re.IGNORECASE)
+_HIDDEN: Final = r"\1..."
 _MOST_BYTES: Final = 64 * 1024  # the longest refusal that is searched for its reason
 
 
@@ -94,7 +97,7 @@ def _access(scope: Scope, answer: _Answer, took_s: float) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """The path as sent, with the query."""
+    """The path as sent, with the query, but without tokens."""
     path: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope.get("query_string", b"").decode("latin-1")
-    return f"{path}?{query}" if query else path
+    return f"{path}?{_TOKEN.sub(_HIDDEN, query)}" if query else path

@@ -9,11 +9,12 @@ import binascii
 from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pybroker.admin.shapes.common import refusal
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.logs import audit
 from pybroker.security.authentication import Authentication
@@ -22,6 +23,9 @@ from pybroker.security.identity import Certificate, Credentials, Identity
 IDENTITY: Final = "pybroker.identity"  # key in the scope
 WITHIN: Final = "pybroker.within"  # key in the scope of a request from this process
 CERTIFICATE: Final = "pybroker.certificate"
+SHOWN: Final = "pybroker.shown"  # key in the scope: the credentials, without certificates
+_WEB_SOCKETS: Final = "/ws/"
+_TOKEN: Final = "token"  # query parameter and cookie of WebSockets
 _METRICS: Final = ("/metrics", "/metrics/")
 _CHALLENGES: Final = {"token": "Bearer", "basic": 'Basic realm="pybroker", charset="UTF-8"'}
 
@@ -37,8 +41,10 @@ class Authenticated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in self._open_paths:
             try:
-                identity = await self._identity(scope)
-                scope = {**scope, IDENTITY: identity}
+                shown = _shown(_authorization(scope), scope)
+                identity = await self._identity(scope, shown)
+                words = [each for each in shown if each.certificate is None]
+                scope = {**scope, IDENTITY: identity, SHOWN: words}
                 _act_as(identity)
             except PulsarError as error:
                 headers = self._challenge if error.http_status == 401 else {}
@@ -47,11 +53,11 @@ class Authenticated:
                 return
         await self._app(scope, receive, send)
 
-    async def _identity(self, scope: Scope) -> Identity:
+    async def _identity(self, scope: Scope, shown: list[Credentials]) -> Identity:
         headers = Headers(scope=scope)
         client = scope.get("client")
         return await self._authentication.identify_request(
-            _shown(headers.get("authorization", ""), scope),
+            shown,
             headers.get("x-pulsar-auth-method-name", ""),
             client[0] if client else "unknown",
             headers.get("x-original-principal", ""),
@@ -82,6 +88,19 @@ def with_certificate(app: ASGIApp, certificate: Certificate) -> ASGIApp:
         await app({**scope, CERTIFICATE: certificate}, receive, send)
 
     return called
+
+
+def _authorization(scope: Scope) -> str:
+    """A browser's WebSocket cannot send this header. Apache Pulsar takes the token from the query
+    instead; a cookie does not show it in logs of proxies.
+    """
+    headers = Headers(scope=scope)
+    said = headers.get("authorization", "")
+    if said or not scope["path"].startswith(_WEB_SOCKETS):
+        return said
+    request = HTTPConnection(scope)
+    token = request.query_params.get(_TOKEN) or request.cookies.get(_TOKEN) or ""
+    return token if not token or token.lower().startswith("bearer ") else f"Bearer {token}"
 
 
 def _shown(authorization: str, scope: Scope) -> list[Credentials]:

@@ -48,7 +48,7 @@ class Guard:
             return 431, f"The request has more than {MAX_HEADERS} headers"
         if not self._knows_host(headers.get("host")):
             return 403, "The Host header names another machine"
-        if method not in _READING_METHODS and not _same_origin(headers):
+        if method not in _READING_METHODS and not same_origin(headers):
             return (
                 403,
                 "The Origin header names another site; cross-origin requests are not allowed",
@@ -85,7 +85,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _same_origin(headers: Headers) -> bool:
+def same_origin(headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return True

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pybroker.admin.http.authenticated import with_certificate
 from pybroker.admin.http.hanging_up import with_hang_up
+from pybroker.admin.http.upgrading import with_switch
 from pybroker.base.machines import machine_of
 from pybroker.base.runtime import break_cycles_of
 
@@ -72,6 +73,7 @@ class ImpatientProtocol(H11Protocol):
         if certificate:
             self.app = with_certificate(self.app, certificate)
         self.app = with_hang_up(self.app, transport.abort, self._answer_without_end)
+        self.app = with_switch(self.app, self._switch)
         self._wait_for_head()
 
     def _make_room(self) -> None:
@@ -86,10 +88,30 @@ class ImpatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._cancel_timers()
+        break_cycles_of(self.transport)
+
+    def _cancel_timers(self) -> None:
         for timer in (self._head_due, self._take_due):
             if timer is not None:
                 timer.cancel()
-        break_cycles_of(self.transport)
+
+    def _switch(self, new: Any) -> None:
+        """This connection is no HTTP any more: it has no place here, and other limits."""
+        is_lost = self not in self.connections
+        self._cancel_timers()
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.cycle.disconnected = True  # it needs no answer
+        self.transport.set_protocol(new)
+        new.connection_made(self.transport)
+        if is_lost:
+            new.connection_lost(None)
+            return
+        self.transport.write(new.head())
+        received, _ = self.conn.trailing_data
+        new.begin(received + b"".join(self._later))
+        self._later.clear()
 
     # -- requests
 

@@ -1,11 +1,13 @@
 """Checks each route's permission, from its row in the table of permissions. The check comes before
-the handler and uses only names, so a refusal is the same whether or not the object exists.
+the handler and uses only names, so a refusal is the same whether or not the object exists; but a
+tenant that does not exist has no admin, and Apache Pulsar says so.
 """
 
 import re
 from collections.abc import Awaitable, Callable
 from functools import cache
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -49,6 +51,8 @@ def _checked(
         try:
             authorizer.require(identity, row.need, target, "do this")
         except AuthorizationError as refusal:
+            if row.need is Need.TENANT_ADMIN and not authorizer.has_tenant(target.tenant):
+                raise HTTPException(404, "Tenant does not exist") from None
             raise _as_apache_says(refusal, row, target) from None
         return await endpoint(request)
 

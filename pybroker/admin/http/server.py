@@ -14,7 +14,7 @@ from pybroker.admin.http.answer_memory import AnswerMemory
 from pybroker.admin.http.answering import Answering
 from pybroker.admin.http.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
 from pybroker.base.accepting import ACCEPTED_A_TURN, let_many_wait, listen
-from pybroker.security.tls_connection import TlsDoor, TlsListener
+from pybroker.security.tls_connection import TlsAcceptor, TlsListener
 
 Endpoint = tuple[str, int]  # host and port
 
@@ -98,7 +98,7 @@ class _EmbeddedServer(uvicorn.Server):
         self.ready = asyncio.Event()
         self.tls: TlsListener | None = None
         self.endpoint: Endpoint | None = None
-        self._door: TlsDoor | None = None
+        self._tls_acceptor: TlsAcceptor | None = None
         self._tick = _Tick()
 
     def end(self) -> None:
@@ -120,8 +120,8 @@ class _EmbeddedServer(uvicorn.Server):
         """Listens with this broker's TLS: uvicorn's can neither reload certificates nor limit
         handshakes.
         """
-        self._door = TlsDoor(tls.contexts, self._new_protocol, HEAD_S)
-        self.servers.append(await listen(self._door, tls.socket))
+        self._tls_acceptor = TlsAcceptor(tls.contexts, self._new_protocol, HEAD_S)
+        self.servers.append(await listen(self._tls_acceptor, tls.socket))
 
     def _new_protocol(self) -> asyncio.Protocol:
         return ImpatientProtocol(
@@ -135,8 +135,8 @@ class _EmbeddedServer(uvicorn.Server):
             await self._tick.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._door is not None:
-            self._door.close()
+        if self._tls_acceptor is not None:
+            self._tls_acceptor.close()
         for server in self.servers:
             server.close()
         for listener in sockets or ():

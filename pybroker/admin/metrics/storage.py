@@ -16,8 +16,8 @@ from pybroker.admin.stats.flows import Flow
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.sums import Share
 from pybroker.base.metrics import Exposition, Metric
-from pybroker.broker.topic import Topic
-from pybroker.broker.write_counts import (
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.persistent.write_counts import (
     LATENCIES,
     LATENCY_MS,
     LEDGER_LATENCIES,

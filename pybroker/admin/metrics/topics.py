@@ -8,10 +8,10 @@ from typing import Any, Final
 from pybroker.admin.metrics.rows import rows
 from pybroker.admin.stats.topic import Stats
 from pybroker.base.metrics import Exposition
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.compaction.compaction import Compaction
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.subscriptions.subscription import Subscription
 
 _OF_TOPIC: Final = "namespace topic"
 _OF_SUBSCRIPTION: Final = "namespace topic subscription"

@@ -20,8 +20,14 @@ from pybroker.admin.routing import BODY, PARSED
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import ONLY_DOOMED, BundleElsewhere, Bundles, OtherBrokers, Reply
-from pybroker.broker.ownership import (
+from pybroker.broker.brokers.other_brokers import (
+    ONLY_DOOMED,
+    BundleOfAnotherBroker,
+    Bundles,
+    OtherBrokers,
+    Reply,
+)
+from pybroker.broker.brokers.ownership import (
     BeingReleased,
     BrokerAddress,
     Bundle,
@@ -32,6 +38,7 @@ from pybroker.broker.ownership import (
 T = TypeVar("T")
 R = TypeVar("R")
 DELETION: Final = ("DELETE", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}")
+SCALABLE_DELETION: Final = ("DELETE", "/admin/v2/scalable/{tenant}/{namespace}/{topic}")
 _ATTEMPTS: Final = 40
 _PAUSE_S: Final = 0.25  # while a bundle has no owner
 _AT_ONCE: Final = 16  # topics or bundles
@@ -135,7 +142,7 @@ class Asking:
         called = Request(scope, request.receive)
         try:
             return reply_of(await self._endpoints[method, template](called))
-        except (NotServedHere, BundleElsewhere):
+        except (NotServedHere, BundleOfAnotherBroker):
             return Reply(_REDIRECT)
         except PulsarError as error:
             return Reply(error.http_status, json.dumps(refusal(error)).encode())

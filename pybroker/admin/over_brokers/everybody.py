@@ -17,8 +17,8 @@ from pybroker.admin.replies import check
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import COORDINATOR_ASSIGN
-from pybroker.broker.other_brokers import Reply
-from pybroker.broker.ownership import BrokerAddress, NotServedHere
+from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.brokers.ownership import BrokerAddress, NotServedHere
 
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 _ONE: Final = "coordinatorId"  # query parameter
@@ -47,6 +47,7 @@ class EverybodyRoutes:
         return {
             ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): self._lists,
             ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): self._lists,
+            ("GET", "/admin/v3/kafka/groups"): self._groups,
             ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
             ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,
             ("GET", f"{_TRANSACTIONS}/slowTransactions/{{timeout_ms}}"): self._of_coordinators,
@@ -58,6 +59,11 @@ class EverybodyRoutes:
     async def _lists(self, request: Request, own: Endpoint) -> Any:
         """Asks all brokers: only those that have loaded a non-persistent topic know it."""
         return sorted({name for reply in await self.all_of_them(request, own) for name in reply})
+
+    async def _groups(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:
+        """Each broker knows the groups of Kafka's that it coordinates."""
+        found = [group for reply in await self.all_of_them(request, own) for group in reply]
+        return sorted(found, key=lambda group: str(group["group"]))
 
     async def _of_coordinators(self, request: Request, own: Endpoint) -> Any:
         if (one := request.query_params.get(_ONE, "")).isdecimal():
@@ -76,7 +82,7 @@ class EverybodyRoutes:
     def _check_here(self, coordinator_id: int) -> None:
         """Raises NotServedHere if another broker serves the coordinator."""
         there = coordinator_id < self._coordinators.count
-        if there and self._coordinators.elsewhere(coordinator_id) is not None:
+        if there and self._coordinators.remote(coordinator_id) is not None:
             raise NotServedHere(COORDINATOR_ASSIGN.partition_at(coordinator_id))
 
     async def _list_coordinators(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:

@@ -10,16 +10,22 @@ from starlette.requests import Request
 from managed_ledger.errors import BadVersion
 from pybroker.admin.finding import check_empty
 from pybroker.admin.operation import Endpoint
-from pybroker.admin.over_brokers.asking import DELETION, Asking, all_of, continues
+from pybroker.admin.over_brokers.asking import (
+    DELETION,
+    SCALABLE_DELETION,
+    Asking,
+    all_of,
+    continues,
+)
 from pybroker.admin.over_brokers.everybody import Whole
 from pybroker.admin.over_brokers.parts import PartRoutes
 from pybroker.admin.replies import check
 from pybroker.admin.routing import flag, namespace_of, tenant_of
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
-from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import ONLY_DOOMED, Bundles, Reply
-from pybroker.broker.ownership import Bundle
-from pybroker.broker.tenants import Conflict, Mark, NotFound
+from pybroker.base.names import SCALABLE, TopicName
+from pybroker.broker.brokers.other_brokers import ONLY_DOOMED, Bundles, Reply
+from pybroker.broker.brokers.ownership import Bundle
+from pybroker.broker.namespaces.tenants import Conflict, Mark, NotFound
 from pybroker.broker.topics import Topics
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -100,7 +106,9 @@ class NamespaceRoutesOverBrokers:
             done += [bundle for bundle, is_done in answers if is_done]
             if len(answers) == sum(is_done for _, is_done in answers):
                 return
-        raise ServiceNotReady(f"{namespace} is divided again and again; try again later")
+        raise ServiceNotReady(
+            f"bundles of {namespace} keep splitting; retry when they have settled"
+        )
 
     async def _delete(self, request: Request, own: Endpoint) -> None:
         """If this is interrupted, brokers finish it (`cluster/finishing.py`)."""
@@ -166,9 +174,11 @@ class NamespaceRoutesOverBrokers:
             with suppress(TopicNotFound):  # another request has deleted it
                 await self._parts.delete(request, name, only_while=mark.at)
         names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
+        names += topics.tenants.scalable_topics(namespace)
 
         async def delete(name: TopicName) -> Reply:
-            return await self._asking.topic(request, name, *DELETION, forced)
+            deletion = SCALABLE_DELETION if name.domain == SCALABLE else DELETION
+            return await self._asking.topic(request, name, *deletion, forced)
 
         async for _, reply in all_of(names, delete):
             if reply.status != _NOT_FOUND:

@@ -21,7 +21,7 @@ from pybroker.admin.routes.compaction import TELLING
 from pybroker.admin.routing import flag, partitioned_metadata, read_json
 from pybroker.admin.stats.topic import merged_stats
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import ONLY_DOOMED, Reply
+from pybroker.broker.brokers.other_brokers import ONLY_DOOMED, Reply
 from pybroker.broker.topics import Topics
 
 _T: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"

@@ -28,7 +28,7 @@ from pybroker.admin.over_brokers.transaction_lists import TransactionLists
 from pybroker.admin.routing import answered, is_forgotten, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError, TopicNotFound
-from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
+from pybroker.broker.brokers.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
 
 _NOT_FOUND, _CONFLICT = 404, 409
 

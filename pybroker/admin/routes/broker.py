@@ -12,8 +12,8 @@ from pybroker.admin.replies import check
 from pybroker.admin.routing import asked, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, TEXTS
-from pybroker.base.config import BrokerConfig
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.base.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
 from pybroker.base.version import version
 

@@ -28,7 +28,7 @@ from pybroker.base.json_schema import (
 )
 from pybroker.base.runtime import Pace
 from pybroker.base.version import version
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 
 _BASE: Final = "/admin/v2/broker-stats"
 _WHOLE: Final = "0x00000000_0xffffffff"  # a namespace's only bundle

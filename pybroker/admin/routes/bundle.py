@@ -22,11 +22,11 @@ from pybroker.admin.shapes.policies import BUNDLES
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, list_of, map_of, record
 from pybroker.base.names import TopicName
-from pybroker.broker.bundle_sizes import middle, place_to_split
-from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers
-from pybroker.broker.ownership import LAST_HASH, BrokerAddress, Bundle, hash_of
-from pybroker.broker.tenants import Conflict
-from pybroker.broker.topic import Topic
+from pybroker.broker.brokers.bundle_sizes import middle, place_to_split
+from pybroker.broker.brokers.other_brokers import BundleOfAnotherBroker, Bundles, OtherBrokers
+from pybroker.broker.brokers.ownership import LAST_HASH, BrokerAddress, Bundle, hash_of
+from pybroker.broker.namespaces.tenants import Conflict
+from pybroker.broker.persistent.topic import Topic
 
 _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
 _ATTEMPTS: Final = 20
@@ -256,7 +256,7 @@ class BundleRoutes:
             more = f" and {len(there) - _SAID} more" if len(there) > _SAID else ""
             raise HTTPException(404, f"{namespace} has no bundle {named}: it has {ranges}{more}")
         if bundles is not None and not bundles.owns_bundle(found):
-            raise BundleElsewhere(found)
+            raise BundleOfAnotherBroker(found)
         return found
 
     async def _names(self, request: Request) -> list[str]:

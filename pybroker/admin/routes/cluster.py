@@ -28,7 +28,7 @@ from pybroker.base.json_schema import (
     record,
     taken,
 )
-from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
+from pybroker.broker.brokers.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
 
 _CLUSTER: Final = "/admin/v2/clusters/{cluster:segment}"
 _PEERS: Final = "peerClusterNames"  # a field of the cluster's data

@@ -14,8 +14,8 @@ from pybroker.admin.routing import NAMESPACE, asked, namespace_of, read_json, ro
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.base.json_schema import TEXT, TRUTH, fields
+from pybroker.broker.namespaces.records import Records
 from pybroker.broker.policies.kept import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
-from pybroker.broker.records import Records
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
 _GROUP_OF_CLUSTER: Final = "/{cluster:segment}/antiAffinity/{group:segment}"

@@ -34,8 +34,8 @@ from pybroker.base.errors import TransactionNotFound
 from pybroker.base.json_schema import COUNT, TEXT, choice, fields, whole
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
-from pybroker.broker.other_brokers import ASKED_BY_A_BROKER
-from pybroker.broker.topic import Topic
+from pybroker.broker.brokers.other_brokers import ASKED_BY_A_BROKER
+from pybroker.broker.persistent.topic import Topic
 from pybroker.security.authorization import Need
 from pybroker.transaction.buffer.ongoing import OngoingTransaction
 from pybroker.transaction.txn_status import TxnStatus
@@ -245,14 +245,16 @@ class LiveTransactionRoutes:
         txn_id, _, since_ms = ongoing
         first = topic.buffer.first_in_log(txn_id)
         transaction, oldest = self._coordinators.begun(txn_id), topic.buffer.oldest()
-        held, owner, left_ms = topic.buffer.contents.of(txn_id), None, None
+        held, owner, label, left_ms = topic.buffer.contents.of(txn_id), None, None, None
         if transaction is not None:
             owner = None if transaction.owner is None else owner_shown(transaction.owner)
+            label = transaction.label if owner == transaction.owner else None
             if transaction.status is TxnStatus.OPEN:
-                left_ms = max(0, transaction.opened_at_ms + transaction.timeout_ms - now_ms)
+                left_ms = transaction.left_ms(now_ms)
         return {
             "txnId": str(txn_id),
             "owner": owner,
+            "label": label,
             "status": None if transaction is None else transaction.status.name,
             "firstPosition": None if first is None else str(first),
             "openTimestamp": since_ms,

@@ -11,8 +11,8 @@ from pybroker.admin.routing import asked, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.base.json_schema import TEXT, fields, record
 from pybroker.base.listeners import Listener
-from pybroker.broker.namespaces_elsewhere import check_namespace
-from pybroker.broker.ownership import NotServedHere
+from pybroker.broker.brokers.ownership import NotServedHere
+from pybroker.broker.brokers.remote_namespaces import check_namespace
 
 _TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 
@@ -50,13 +50,13 @@ class LookupRoutes:
             _as_reached(services.admin_url_tls, request),
         )
         listeners.told(_wanted_listener(request), own)  # refuses an unknown listener
-        elsewhere = await services.topics.ownership.lookup(
+        owner = await services.topics.ownership.lookup(
             name, asked(request, "authoritative") == "true"
         )
-        if elsewhere is not None:
-            if not elsewhere.serves:
+        if owner is not None:
+            if not owner.serves:
                 raise NotServedHere(name)  # the redirect makes that broker take the topic
-            listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
+            listeners, own = owner.listeners, Listener(*owner.address)
         told = listeners.told(_wanted_listener(request), own)
         return {
             "brokerUrl": told.broker_url,

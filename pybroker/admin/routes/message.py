@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
 from pybroker.admin.finding import single
@@ -26,10 +27,10 @@ from pybroker.admin.shapes.common import MESSAGE_ID
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.json_schema import BYTES, WHOLE, choice, whole
 from pybroker.base.names import check_subscription_name
-from pybroker.broker.entry_metadata import INDEX, entry_with_index
-from pybroker.broker.publish_time import first_to_read
-from pybroker.broker.topic import Topic
-from pybroker.broker.waiting_entries import NothingAcknowledged, waiting_entry
+from pybroker.broker.persistent.entry_metadata import INDEX, entry_with_index, shown_entry
+from pybroker.broker.persistent.publish_time import first_to_read
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.subscriptions.waiting_entries import NothingAcknowledged, waiting_entry
 from pybroker.wire.decompression import MAX_BYTES, CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
@@ -172,16 +173,21 @@ def _nth(ledgers: Sequence[LedgerInfo], index: int) -> Position:
 async def _answer(request: Request, topic: Topic, find: Callable[[], Awaitable[Found]]) -> Response:
     """The entry that `find` finds. While the answer has to wait for room, the entry is not kept."""
     room = room_of(request.scope)
-    shown = _Shown(*await find())
+    ledger = topic.ledger
+    shown = await _shown(ledger, *await find())
     if not room.take_now(size_bytes := shown.size_bytes):
         del shown
         await room.take(size_bytes)
-        shown = _Shown(*await find())
+        shown = await _shown(ledger, *await find())
         if shown.size_bytes > size_bytes:  # it is another one by now
             raise ServiceNotReady("The message is not there any more: try again")
     response = Response(await shown.body(), media_type="application/octet-stream")
     response.raw_headers += shown.headers(topic)
     return response
+
+
+async def _shown(ledger: ManagedLedger, position: Position, entry: bytes) -> "_Shown":
+    return _Shown(position, await shown_entry(ledger, position, entry))
 
 
 class _Shown:

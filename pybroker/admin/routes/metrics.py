@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from pybroker.admin.metrics.broker import BrokerSums, add_broker
 from pybroker.admin.metrics.process import add_process
+from pybroker.admin.metrics.scalable import add_scalable
 from pybroker.admin.metrics.storage import StorageSamples
 from pybroker.admin.metrics.table import METRICS
 from pybroker.admin.metrics.topics import add_served, add_topic
@@ -90,6 +91,7 @@ class MetricsRoutes:
             exposition.add("pybroker_metrics_render_seconds", self._took_s)
         lag_s = services.loop_lag_s if with_topics else services.live_loop_lag_s
         add_broker(exposition, services, self._windows, lag_s())
+        add_scalable(exposition, services)
         await pace.turn()
         add_process(exposition)
         await pace.turn()

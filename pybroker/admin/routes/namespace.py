@@ -29,11 +29,11 @@ from pybroker.admin.shapes.policies import (
     NAMESPACE_POLICIES_TAKEN,
 )
 from pybroker.base.json_schema import TEXT, list_of, misfit
-from pybroker.broker.permissions import record_of
+from pybroker.broker.namespaces.permissions import record_of
+from pybroker.broker.namespaces.tenants import NotFound
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
-from pybroker.broker.tenants import NotFound
 
 _MOST_BUNDLES: Final = 4096  # their boundaries share one node of ZooKeeper, and each has its own
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"

@@ -14,8 +14,8 @@ from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, ro
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.base.json_schema import TEXT, choice, list_of, map_of, taken
-from pybroker.base.names import TopicName
-from pybroker.broker.permissions import OnTopic, check_role, merged
+from pybroker.base.names import TopicName, any_topic
+from pybroker.broker.namespaces.permissions import OnTopic, check_role, merged
 from pybroker.security.authorization import ACTIONS, Need, Target
 
 _MOST: Final = 1000  # roles or topics per request
@@ -187,4 +187,4 @@ def _without_repetitions(actions: list[str]) -> list[str]:
 
 
 def _topic_and_role(value: dict[str, Any]) -> tuple[TopicName, str]:
-    return TopicName.parse(value["topic"]), check_role(value["role"])
+    return any_topic(value["topic"]), check_role(value["role"])

@@ -13,8 +13,8 @@ from pybroker.admin.routing import namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.base.json_schema import LONG, NUMBER, TRUTH, WHOLE, record, taken, whole
-from pybroker.broker.records import Records, check_name
-from pybroker.broker.tenants import RESOURCE_QUOTAS
+from pybroker.broker.namespaces.records import Records, check_name
+from pybroker.broker.namespaces.tenants import RESOURCE_QUOTAS
 
 _GROUP: Final = "/admin/v2/resourcegroups/{group:segment}"
 _QUOTA: Final = "/admin/v2/resource-quotas"

@@ -27,6 +27,7 @@ from pybroker.base.json_schema import (
     taken,
 )
 from pybroker.base.json_text import json_of
+from pybroker.base.names import SCALABLE, TopicName
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
@@ -83,6 +84,7 @@ _PAYLOAD: Final = Body(
 class SchemaRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._schemas = services.topics.schemas
+        self._topics = services.topics
         self._tenants = services.topics.tenants
 
     def routes(self) -> list[DescribedRoute]:
@@ -123,20 +125,20 @@ class SchemaRoutes:
         ]
 
     async def get(self, request: Request) -> dict[str, Any]:
-        topic, wanted = topic_of(request), request.path_params.get("version")
+        topic, wanted = self._name(request), request.path_params.get("version")
         if wanted is None:
             return _shown(self._schemas.get(topic))
         return _shown(await self._schemas.not_deleted(topic, wanted))
 
     async def get_all(self, request: Request) -> dict[str, Any]:
-        versions = await self._schemas.all(topic_of(request))
+        versions = await self._schemas.all(self._name(request))
         return {"getSchemaResponses": [_shown(version) for version in versions]}
 
     async def metadata(self, request: Request) -> dict[str, Any]:
         """SchemaMetadata: the versions without their schemas."""
-        versions = await self._schemas.all(topic_of(request))
+        versions = await self._schemas.all(self._name(request))
         if not versions:
-            raise TopicNotFound(f"{topic_of(request)} has no schema")
+            raise TopicNotFound(f"{self._name(request)} has no schema")
         infos = [
             {"version": version.number, "timestamp": version.added_at_ms} for version in versions
         ]
@@ -145,27 +147,35 @@ class SchemaRoutes:
     async def add(self, request: Request) -> dict[str, Any]:
         """Adds a schema. The topic need not exist yet, but its namespace must."""
         schema = await _schema_of(request)
-        self._tenants.check_takes_topics(topic_of(request).namespace_name)
-        version = await self._schemas.add(topic_of(request), schema, by_admin=True)
+        self._tenants.check_takes_topics(self._name(request).namespace_name)
+        version = await self._schemas.add(self._name(request), schema, by_admin=True)
         return {"version": {"version": version}}
 
     async def delete(self, request: Request) -> dict[str, Any]:
         """Deletes a schema; with ?force=true all stored versions, which stay readable otherwise."""
         force = flag(request, "force")
-        return {"version": await self._schemas.delete(topic_of(request), force)}
+        return {"version": await self._schemas.delete(self._name(request), force)}
 
     async def compatibility(self, request: Request) -> dict[str, Any]:
-        name, schema = topic_of(request), await _schema_of(request)
+        name, schema = self._name(request), await _schema_of(request)
         why = await self._schemas.why_incompatible(name, schema)
         strategy = self._schemas.rules(name).strategy
         return {"compatibility": why is None, "schemaCompatibilityStrategy": strategy.value}
 
     async def version(self, request: Request) -> dict[str, Any]:
-        name = topic_of(request)
+        name = self._name(request)
         found = await self._schemas.find(name, await _schema_of(request))
         if found is None:
             raise TopicNotFound(f"{name} has no such schema")
         return {"version": found}
+
+    def _name(self, request: Request) -> TopicName:
+        """Routes of schemas name no domain: a scalable topic is meant if there is no other."""
+        name = topic_of(request)
+        scalable = name._replace(domain=SCALABLE)
+        if self._topics.exists(name) or self._tenants.partitions(name):
+            return name
+        return scalable if self._tenants.has_scalable_topic(scalable) else name
 
 
 def _shown(version: SchemaVersion) -> dict[str, Any]:

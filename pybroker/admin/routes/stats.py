@@ -26,9 +26,9 @@ from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.json_schema import any_of
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 
 
 class StatsRoutes:
@@ -115,7 +115,7 @@ class StatsRoutes:
         if isinstance(topic, NonPersistentTopic):
             stats = await nonpersistent_stats(topic, self._rates, pace, wanted)
         else:
-            await _replayed(topic)
+            await replayed(topic)
             stats = await topic_stats(topic, self._rates, self._clock.now_ms(), pace, wanted)
         return stats | {"ownerBroker": self._broker_id}
 
@@ -133,11 +133,11 @@ class StatsRoutes:
 async def _internal(topic: ServedTopic) -> Stats:
     if isinstance(topic, NonPersistentTopic):
         return no_internal_stats()
-    await _replayed(topic)
+    await replayed(topic)
     return internal_stats(topic)
 
 
-async def _replayed(topic: Topic) -> None:
+async def replayed(topic: Topic) -> None:
     """Replays pending acknowledgements, except where they cannot be read now."""
     for subscription in list(topic.subscriptions.values()):
         with suppress(PersistenceError, ServiceNotReady):

@@ -19,10 +19,10 @@ from pybroker.admin.stats.topic import size_of
 from pybroker.base.errors import SubscriptionNotFound
 from pybroker.base.json_schema import COUNT, any_of
 from pybroker.base.runtime import iso_time
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.broker.truncation import truncate
-from pybroker.broker.waiting_entries import waiting
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.persistent.truncation import truncate
+from pybroker.broker.subscriptions.subscription import Subscription
+from pybroker.broker.subscriptions.waiting_entries import waiting
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _MOST_ANALYZED: Final = 10_000  # entries

@@ -22,15 +22,15 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN, RESET_CURSOR, TEXTS
 from pybroker.base.errors import SubscriptionNotFound, TopicNotFound
 from pybroker.base.json_schema import TRUTH, any_of, choice, map_of
-from pybroker.broker import subscription_properties
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.persistent.publish_time import first_published_at
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies import expiry
-from pybroker.broker.publish_time import first_published_at
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.tenants import Conflict
-from pybroker.broker.topic import Topic
-from pybroker.broker.waiting_entries import nth_waiting
+from pybroker.broker.subscriptions import subscription_properties
+from pybroker.broker.subscriptions.subscription import Subscription
+from pybroker.broker.subscriptions.waiting_entries import nth_waiting
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _AGE: Final = "{age_s:int}"

@@ -28,8 +28,8 @@ from pybroker.admin.shapes.common import (
     TEXTS,
 )
 from pybroker.base.json_schema import map_of
-from pybroker.broker.ownership import check_owned
-from pybroker.broker.topic import Topic
+from pybroker.broker.brokers.ownership import check_owned
+from pybroker.broker.persistent.topic import Topic
 
 
 class TopicRoutes:

@@ -24,16 +24,16 @@ from pybroker.base.errors import (
 from pybroker.base.json_schema import COUNT, TEXT, WHOLE, any_of, whole
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
 from pybroker.base.runtime import Pace
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.logs import audit
 from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.ends.participants import Retry
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.participants import Retry
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 from pybroker.transaction.pending_acks.stats import PendingAckStats
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.txn_status import UNDECIDED, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
 _DESCRIBED_A_TURN: Final = 50
@@ -229,7 +229,7 @@ class TransactionRoutes:
         txn_id, said = _txn_id(request), _reason(request)
         coordinator = await self._coordinator(txn_id.most)
         found = coordinator.metadata(txn_id)
-        is_open = found is not None and found.status is TxnStatus.OPEN
+        is_open = found is not None and found.status in UNDECIDED
         aborted = coordinator.abort(txn_id, f"an administrator aborted it: {said}")
         if found is not None and is_open:
             audit.done("abort transaction", _named(found), why=said)

@@ -14,7 +14,7 @@ from pybroker.admin.shapes import transactions as shapes
 from pybroker.base.json_schema import TEXT
 from pybroker.base.runtime import Pace
 from pybroker.security.authorization import Need
-from pybroker.transaction.coordinator.transactional_ids import IdRecord, TransactionalId
+from pybroker.transaction.coordinator.sessions.transactional_ids import IdRecord, TransactionalId
 
 _PATH: Final = "/admin/v3/transactions/transactionalIds"
 _DESCRIBED_A_TURN: Final = 200

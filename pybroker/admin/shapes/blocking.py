@@ -17,7 +17,7 @@ _OPEN: Final = record(
     "BlockingTransaction",
     {
         **fields(TEXT, "txnId status"),
-        **fields(or_null(TEXT), "owner startPosition"),
+        **fields(or_null(TEXT), "owner label startPosition"),
         **fields(COUNT, "blockedEntries openTimestamp ageMs"),
         "topics": list_of(TEXT, most=None),  # not all
         **fields(or_null(COUNT), "timeLeftMs topicCount subscriptionCount"),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pybroker.base.errors import PulsarError
+from pybroker.base.errors import AuthenticationError, PulsarError
 from pybroker.base.json_schema import (
     COUNT,
     LONG,
@@ -62,7 +62,9 @@ def refusal(error: PulsarError) -> dict[str, str]:
     """The body of an error. `reason` is Apache Pulsar's sentence if it has one, because clients
     compare it.
     """
-    return {"reason": error.sentence} | ({"advice": error.advice} if error.advice else {})
+    is_secret = isinstance(error, AuthenticationError)
+    advice = {"advice": error.advice} if error.advice and not is_secret else {}
+    return {"reason": error.sentence} | advice
 
 
 def process_status(title: str, *more: str) -> Schema:

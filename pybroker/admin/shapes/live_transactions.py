@@ -5,7 +5,7 @@ transactions. A pybroker extension.
 from typing import Final
 
 from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, map_of, or_null, record
-from pybroker.transaction.coordinator.timeline import DecidedBy
+from pybroker.transaction.coordinator.ends.timeline import DecidedBy
 from pybroker.transaction.txn_status import TxnStatus
 
 STATUS: Final = choice(*(status.name for status in TxnStatus))
@@ -16,9 +16,9 @@ _TALLY: Final = {
 _SUMMARY: Final = {
     "txnId": TEXT,
     "status": STATUS,
-    **fields(or_null(TEXT), "owner clientAddress clientVersion"),
+    **fields(or_null(TEXT), "owner clientAddress clientVersion label"),
     **fields(COUNT, "openTimestamp timeoutMs ageMs"),
-    **fields(or_null(COUNT), "timeLeftMs decidedTimestamp endTimestamp"),
+    **fields(or_null(COUNT), "timeLeftMs preparedTimestamp decidedTimestamp endTimestamp"),
     "decidedBy": or_null(choice(*(by.value for by in DecidedBy))),
     "abortReason": TEXT,  # empty if the owner requested the abort, or at a timeout
     **fields(COUNT, "topicCount subscriptionCount"),
@@ -29,7 +29,7 @@ _SUMMARY: Final = {
     # While the transaction is live. Messages from before a restart count once a limit has been
     # checked on the topic.
     **_TALLY,
-    **fields(or_null(TEXT), "transactionalId namespace commitsWith"),
+    **fields(or_null(TEXT), "transactionalId namespace commitsWith preparedName"),
     "epoch": or_null(COUNT),
     "group": list_of(TEXT, most=None),
 }
@@ -77,7 +77,7 @@ _OPEN_THERE: Final = record(
     "TransactionOnTopic",
     {
         "txnId": TEXT,
-        **fields(or_null(TEXT), "owner status firstPosition"),
+        **fields(or_null(TEXT), "owner label status firstPosition"),
         **fields(COUNT, "openTimestamp ageMs"),
         **fields(or_null(COUNT), "timeLeftMs messages bytes"),
         "holdsReadersBack": {"type": "boolean"},

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.broker.isolation import Isolation
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.expiry import waiting_up_to
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.subscriptions.isolation import Isolation
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 Stats = dict[str, Any]
@@ -87,6 +87,7 @@ def _known(
         return {
             "status": "UNKNOWN",
             "owner": None,
+            "label": None,
             "openTimestamp": began_ms,
             "ageMs": max(0, now_ms - began_ms),
             "timeLeftMs": None,
@@ -94,13 +95,13 @@ def _known(
             "topicCount": None,
             "subscriptionCount": None,
         }
-    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
     return {
         "status": transaction.status.name,
         "owner": transaction.owner,
+        "label": transaction.label,
         "openTimestamp": transaction.opened_at_ms,
         "ageMs": max(0, now_ms - transaction.opened_at_ms),
-        "timeLeftMs": max(0, left_ms),
+        "timeLeftMs": transaction.left_ms(now_ms),
         "topics": list(islice(transaction.partitions, PARTICIPANTS_SHOWN)),
         "topicCount": len(transaction.partitions),
         "subscriptionCount": len(transaction.subscriptions),

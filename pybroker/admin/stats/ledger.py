@@ -6,7 +6,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LedgerInfo
 from pybroker.base.runtime import iso_time
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 
 Stats = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -89,12 +89,15 @@ def _whose(transaction: TransactionMetadata | None, owner_shown: Callable[[str],
 def _outlook(transaction: TransactionMetadata | None, now_ms: int) -> str:
     if transaction is None:
         return "; its coordinator is not open at the moment"
+    if transaction.prepared is not None and transaction.status is TxnStatus.PREPARED:
+        age_ms = max(0, now_ms - transaction.prepared.at_ms)
+        return f"; it was prepared {duration(age_ms)} ago, and waits for its owner's decision"
     if transaction.status is not TxnStatus.OPEN:
         return f"; it is {transaction.status.name}"
     if transaction.promised_to is not None:
         return f"; it ends with {transaction.promised_to}"
-    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
-    return f"; it has {duration(max(0, left_ms))} left"
+    left_ms = transaction.left_ms(now_ms)
+    return "; it has no timeout" if left_ms is None else f"; it has {duration(left_ms)} left"
 
 
 def duration(ms: int) -> str:

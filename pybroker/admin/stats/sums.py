@@ -6,9 +6,9 @@ from pybroker.admin.stats.blocking import blocked_entries
 from pybroker.admin.stats.flows import Flow, Flows
 from pybroker.admin.stats.topic import Stats
 from pybroker.base.runtime import Clock, Pace
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.subscriptions.consumer import Consumer
+from pybroker.broker.subscriptions.subscription import Subscription
 
 _OF_TOPIC: Final = 5  # messages and bytes in; entries written, read, read from the disk
 _OF_CONSUMER: Final = 2  # messages and bytes

@@ -12,11 +12,11 @@ from pybroker.admin.stats.transactions import Tally
 from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Pace
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.ongoing import Marked
+from pybroker.transaction.coordinator.ends.participants import Participant, Retry
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.participants import Participant, Retry
 
 Stats = dict[str, Any]
 _DESCRIBED_A_TURN: Final = 50

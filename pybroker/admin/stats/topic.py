@@ -13,17 +13,17 @@ from pybroker.admin.stats.blocking import backlog_parts, blocked_entries
 from pybroker.admin.stats.rates import Rates
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, iso_time
-from pybroker.broker import subscription_properties
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.compaction.compaction import Results
-from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.key_shared import DrainingSlot
+from pybroker.broker.persistent.producers import Producer
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.shapes import AGE, SIZE
 from pybroker.broker.policies.table import BACKLOG_QUOTAS
-from pybroker.broker.producers import Producer
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.broker.waiting_entries import first_readable
+from pybroker.broker.subscriptions import subscription_properties
+from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscriptions.subscription import Subscription
+from pybroker.broker.subscriptions.waiting_entries import first_readable
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]

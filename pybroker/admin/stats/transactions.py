@@ -13,20 +13,21 @@ from typing import Any, Final, NamedTuple
 from pybroker.admin.stats.blocking import PARTICIPANTS_SHOWN, blocked_entries
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.open_contents import Held
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.ended_transactions import EndedTransaction
-from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.timeline import DecidedEnd
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.coordinator.ends.ended_transactions import EndedTransaction
+from pybroker.transaction.coordinator.ends.timeline import DecidedEnd
+from pybroker.transaction.coordinator.live_transaction import NO_TIMEOUT_MS, TransactionMetadata
+from pybroker.transaction.txn_status import UNDECIDED, TxnStatus
 
 Stats = dict[str, Any]
 
 _LOOKED_AT_A_TURN: Final = 500
 _MANY: Final = 1000  # with this many transactions, the result of a walk is kept for a while
 _KEPT_S: Final = 1.0
+_NEVER_MS: Final = 2**63
 
 
 class Tally:
@@ -150,6 +151,11 @@ def _left_ms(row: Row) -> int:
     return row.transaction.opened_at_ms + row.transaction.timeout_ms
 
 
+def _prepared_ms(row: Row) -> int:
+    """Those that are not prepared come last."""
+    return _NEVER_MS if row.transaction.prepared is None else row.transaction.prepared.at_ms
+
+
 # The keys by which brokers sort rows, also when they merge their lists: a number, a text or a list
 # of numbers.
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
@@ -159,6 +165,7 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     "messages": lambda row: row.tally.messages,
     "bytes": lambda row: row.tally.size_bytes,
     "id": lambda row: list(row.transaction.txn_id),
+    "prepared": lambda row: -_prepared_ms(row),
     "owner": lambda row: row.transaction.owner or "",
     "state": lambda row: row.transaction.status.value,
     "participants": lambda row: (
@@ -205,12 +212,11 @@ def add_tally(one: Stats, more: Stats) -> None:
 
 def live_one(row: Row, now_ms: int) -> Stats:
     transaction, tally = row
-    is_open = transaction.status is TxnStatus.OPEN
-    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
+    may_time_out = transaction.status is TxnStatus.OPEN and transaction.promised_to is None
     return {
         **_of(transaction, transaction.status),
         "ageMs": max(0, now_ms - transaction.opened_at_ms),
-        "timeLeftMs": max(0, left_ms) if is_open and transaction.promised_to is None else None,
+        "timeLeftMs": transaction.left_ms(now_ms) if may_time_out else None,
         "topicCount": len(transaction.partitions),
         "subscriptionCount": len(transaction.subscriptions),
         **described_tally(tally, now_ms),
@@ -236,16 +242,19 @@ def ended_one(ended: EndedTransaction) -> Stats:
 
 def _of(transaction: TransactionMetadata, status: TxnStatus) -> Stats:
     session, end = transaction.session, transaction.end or DecidedEnd()
-    decided = status is not TxnStatus.OPEN
-    leader = transaction.promised_to
+    decided = status not in UNDECIDED
+    leader, prepared = transaction.promised_to, transaction.prepared
     return {
         "txnId": str(transaction.txn_id),
         "status": status.name,
         "owner": transaction.owner,
         "clientAddress": None if transaction.client is None else transaction.client[0],
         "clientVersion": None if transaction.client is None else transaction.client[1],
+        "label": transaction.label,
         "openTimestamp": transaction.opened_at_ms,
-        "timeoutMs": transaction.timeout_ms,
+        "timeoutMs": 0 if transaction.timeout_ms == NO_TIMEOUT_MS else transaction.timeout_ms,
+        "preparedTimestamp": None if prepared is None else prepared.at_ms,
+        "preparedName": None if prepared is None else prepared.name,
         "decidedTimestamp": end.at_ms if decided else None,
         "decidedBy": end.by.value if decided else None,
         "topics": list(islice(transaction.partitions, PARTICIPANTS_SHOWN)),

@@ -2,9 +2,9 @@
 
 import asyncio
 
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
 
 
 class CompactedTopics:

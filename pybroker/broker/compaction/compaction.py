@@ -19,17 +19,17 @@ from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.trim import Retention
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, compacted_log, compacted_logs
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.compaction.compacted_log import BadRecord, CompactedLog
 from pybroker.broker.compaction.tombstones import PROPERTY as TOMBSTONES
 from pybroker.broker.compaction.tombstones import tombstones_of
 from pybroker.broker.dispatch.entry_reader import HiddenRanges
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD
-from pybroker.broker.tenants import Conflict
 
 if TYPE_CHECKING:
     from pybroker.broker.compaction.compactor import Outcome

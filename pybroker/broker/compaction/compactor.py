@@ -55,7 +55,8 @@ class Span:
                 await asyncio.sleep(0)  # cached entries arrive without waiting
         position = self.first
         while run := await self.ledger.read(position, self.horizon, READ_ENTRIES, READ_BYTES):
-            yield self._visible(run)
+            interceptor = self.ledger.interceptor
+            yield self._visible(run if interceptor is None else await interceptor.shown(run))
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
 

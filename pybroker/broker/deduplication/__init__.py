@@ -1,6 +1,6 @@
 """Deduplication: which of a producer's messages are duplicates, and which may be sent again.
 
-on_produce   asks for the pieces of a run: new ones, duplicates, copies of undecided ones, and the
+sends        asks for the pieces of a run: new ones, duplicates, copies of undecided ones, and the
              rest if batches take long to examine
 topic        publishes the new pieces, and reports whether they were stored
 recovery     a snapshot in the metadata store, and a scan of the entries after it

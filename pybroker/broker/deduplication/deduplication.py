@@ -53,7 +53,7 @@ from pybroker.broker.deduplication.snapshot import (
     encode_producer,
     snapshot_keys,
 )
-from pybroker.broker.publishing import Published
+from pybroker.broker.persistent.publishing import Published
 from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, parse_tag, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
@@ -113,7 +113,7 @@ class Deduplication:
         self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
         self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
         self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
-        self._told_ends: dict[TxnId, bool] | None = None  # during recovery: whether aborted
+        self._known_ends: dict[TxnId, bool] | None = None  # during recovery: whether aborted
         self._met: dict[str, SequenceRanges] = {}  # ids that recovery found in the log, by producer
 
     def last_sequence_id(self, producer: str) -> int:
@@ -201,10 +201,10 @@ class Deduplication:
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
         """Also called during recovery, when the marker of a transaction becomes durable."""
-        if self._told_ends is None:
+        if self._known_ends is None:
             self._end(txn_id, aborted)
         else:
-            self._told_ends[txn_id] = aborted
+            self._known_ends[txn_id] = aborted
 
     def _end(self, txn_id: TxnId, aborted: bool) -> None:
         for state in self._writers.pop(txn_id, {}).values():
@@ -243,7 +243,7 @@ class Deduplication:
         """`buffer` knows the transactions that have not ended on this topic. Call `ended` for those
         that end from now on: their markers may reach the log after it was read.
         """
-        told = self._told_ends = {}
+        told = self._known_ends = {}
         await self._metadata.refresh(self._key)
         stored = self._metadata.get(self._key)
         if stored is not None:
@@ -269,7 +269,7 @@ class Deduplication:
                 self._end(txn_id, told[txn_id])
             else:
                 self._outcome_lost(txn_id)
-        self._told_ends = None
+        self._known_ends = None
         self._ledger.kept_from += (lambda: self._recovered_from,)
         if stored is None and self._ledger.is_shared:
             # If a broker of Apache Pulsar loads the topic next, it reads nothing before the

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from managed_ledger.cursor import ManagedCursor
-from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, ReadableTopic
@@ -12,7 +11,8 @@ from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.dispatch.uncommitted_reader import OnSettled, UncommittedReader
-from pybroker.broker.isolation import Isolation
+from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscriptions.isolation import Isolation
 
 Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
 

@@ -55,6 +55,8 @@ class _Acknowledged:
     is_foreign: bool  # the client was never given the last message
     is_clear: bool  # it refers to all deliveries of the last entry
     goes_back: bool  # it refers to the latest delivery of the last message
+    plain_to: Reach  # the client may have dropped unseen what came later than this
+    plain_is_known: bool  # otherwise it may have acknowledged less
 
     def names(self, position: Position, part: Part) -> int:
         if position > self.last:
@@ -84,12 +86,14 @@ class _Acknowledged:
     def _had(self, part: Part) -> bool:
         return self.oldest <= part.held_at or part.again
 
-    def may_be_dropped(self, position: Position, bits: int, part: Part, plain_to: Reach) -> bool:
+    def may_be_dropped(self, position: Position, bits: int, part: Part) -> bool:
         """Whether the client may have dropped some of the messages unseen."""
-        if position > plain_to[0] or part is self.end or plain_to >= self.ack.reach:
+        plain_to, messages = self.plain_to
+        if position > plain_to or part is self.end:
             return False
-        messages = plain_to[1]
-        whole = position < plain_to[0] or messages == inf
+        if self.plain_is_known and self.plain_to >= self.ack.reach:
+            return False
+        whole = position < plain_to or messages == inf
         return whole or bool(bits & ((1 << int(messages)) - 1))
 
     def add(self, messages: Messages, position: Position, bits: int, part: Part) -> None:
@@ -117,7 +121,7 @@ def spared_in_transaction(
                 raise Unclear(position)
             if not covers:
                 acknowledged.add(spared, position, bits, part)
-            elif acknowledged.may_be_dropped(position, bits, part, life.plain_to):
+            elif acknowledged.may_be_dropped(position, bits, part):
                 raise Unclear(position, dropped=True)
     return spared
 
@@ -129,11 +133,10 @@ def parted(
     transactions have given back, and what it spares in the entries after `after`.
     """
     acknowledged = _acknowledged(lives, life, ack, clear, in_transaction=False)
-    plain_to, life.plain_to = life.plain_to, ack.reach
     covered: Messages = {}
     for position, part in _delivered(lives.given_back, acknowledged):
         bits = acknowledged.names(position, part)
-        if not bits or acknowledged.may_be_dropped(position, bits, part, plain_to):
+        if not bits or acknowledged.may_be_dropped(position, bits, part):
             continue
         if acknowledged.covers(position, part):
             acknowledged.add(covered, position, bits, part)
@@ -142,7 +145,10 @@ def parted(
         known = covered[position].bits if position in covered else 0
         for part in lives.given_back.of(position):
             bits = acknowledged.names(position, part) & ~known
-            if bits and part.given_back_at >= acknowledged.oldest:
+            if bits and (
+                part.given_back_at >= acknowledged.oldest
+                or acknowledged.may_be_dropped(position, bits, part)
+            ):
                 acknowledged.add(spared, position, bits, part)
     return covered, spared
 
@@ -168,7 +174,7 @@ def _acknowledged(
     lives: Lives, life: Life, ack: PendingAck, clear: bool | None, in_transaction: bool
 ) -> _Acknowledged:
     last, whole = ack.position, not ack.still_unacked
-    goes_back = not in_transaction and ack.reach <= life.plain_to
+    goes_back = not in_transaction and life.plain_is_known and ack.reach <= life.plain_to
     if whole and (goes_back or clear is False):
         given = (part for part in lives.given_back.of(last) if part.read_to is not None)
         end = max(given, key=attrgetter("given_at"), default=None) if goes_back else None
@@ -176,7 +182,18 @@ def _acknowledged(
         end = _end(lives, life, last, -1 if whole else ack.acked_indexes.bit_length() - 1)
     is_foreign = in_transaction and last >= max(life.before, lives.given(life))
     is_clear = whole and clear is True
-    return _Acknowledged(ack, last, end, life.oldest, life.before, is_foreign, is_clear, goes_back)
+    return _Acknowledged(
+        ack=ack,
+        last=last,
+        end=end,
+        oldest=life.oldest,
+        before=life.before,
+        is_foreign=is_foreign,
+        is_clear=is_clear,
+        goes_back=goes_back,
+        plain_to=life.plain_to,
+        plain_is_known=life.plain_is_known,
+    )
 
 
 def _end(lives: Lives, life: Life, last: Position, index: int) -> Part | None:

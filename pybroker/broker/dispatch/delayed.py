@@ -18,7 +18,7 @@ from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.position import Position
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, LAST_MS, DelayedIndex

@@ -6,7 +6,7 @@ n-th consumer of the best level instead, so that partitions spread over the cons
 
 from sortedcontainers import SortedKeyList
 
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.subscriptions.consumer import Consumer
 
 
 def _order(consumer: Consumer) -> tuple[int, tuple[str, int, int]]:

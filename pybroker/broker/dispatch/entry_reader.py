@@ -19,9 +19,10 @@ from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.base.runtime import Tasks, nobody_cares
+from pybroker.base.runtime import Tasks, do_nothing
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.lives import Lives
+from pybroker.broker.persistent.entry_metadata import cached_for_clients, read_for_clients
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,7 @@ OnDamage = Callable[[DamagedEntries], None]
 
 
 class EntryFetcher:
-    """Reads entries from memory or asynchronously. There is one read at a time; its run is kept
-    here."""
+    """Reads entries from memory or asynchronously: one read at a time, whose run is kept here."""
 
     __slots__ = (
         "_held",
@@ -104,7 +104,7 @@ class EntryFetcher:
         """Entries from `position` on; None if there are none, or none yet."""
         run = self._from_held(position, up_to, max_entries)
         if run is None:
-            run = self._ledger.read_cached(position, up_to, max_entries, max_bytes)
+            run = cached_for_clients(self._ledger, position, up_to, max_entries, max_bytes)
         if run is None and not self._reading and self._ledger.has_entries(position, up_to):
             self._reading = True
             self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
@@ -112,7 +112,7 @@ class EntryFetcher:
 
     def break_cycles(self) -> None:
         """Drops all references: no consumer is notified any more."""
-        self._resume = self._on_damage = nobody_cares
+        self._resume = self._on_damage = do_nothing
 
     def drop(self) -> None:
         self._held = None
@@ -144,7 +144,7 @@ class EntryFetcher:
     ) -> None:
         turn = self._turns
         try:
-            found = await self._ledger.read(position, up_to, max_entries, max_bytes)
+            found = await read_for_clients(self._ledger, position, up_to, max_entries, max_bytes)
             if turn == self._turns:
                 self._held = found
         except LedgerClosed:

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from pybroker.base.errors import ConsumerAssignError
-from pybroker.broker.consumer import Consumer, KeySharedPolicy
+from pybroker.broker.subscriptions.consumer import Consumer, KeySharedPolicy
 
 RING_SIZE: Final = 65536
 POINTS_PER_CONSUMER: Final = 100

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, StickyRanges
 from pybroker.broker.dispatch.key_shared import slot_of_entry
+from pybroker.broker.subscriptions.consumer import Consumer
 
 # Messages to examine at least, because few of them may be in the ranges.
 LOOK_AHEAD: Final = 100

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer, KeySharedPolicy
 from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.delivery import (
     MAX_RUN_ENTRIES,
@@ -28,6 +27,7 @@ from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
 from pybroker.broker.dispatch.split_ranges import split_by
+from pybroker.broker.subscriptions.consumer import Consumer, KeySharedPolicy
 from pybroker.wire.message_metadata import (
     BadEntry,
     has_sticky_key,

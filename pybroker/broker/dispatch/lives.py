@@ -46,6 +46,7 @@ class Life:
 
     __slots__ = (
         "before",
+        "clear_at",
         "clear_to",
         "consumer_id",
         "consumers",
@@ -55,7 +56,9 @@ class Life:
         "name",
         "number",
         "oldest",
+        "plain_is_known",
         "plain_to",
+        "plainly",
         "recorded",
         "request_id",
         "stored",
@@ -78,8 +81,11 @@ class Life:
         self.holds_to: Reach = (EARLIEST, 0)
         # When it did so, it had received every delivery so far of messages before this.
         self.clear_to = EARLIEST
-        # Its latest cumulative acknowledgement without a transaction.
+        self.clear_at: float = -1  # and every late delivery until this time
+        # Its latest cumulative acknowledgement without a transaction; after a restart only a bound.
         self.plain_to: Reach = (EARLIEST, 0)
+        self.plain_is_known = True
+        self.plainly = False  # whether there was one
         self.epoch: int | None = -1  # of its latest request for redelivery; None: unknown
         self.stored = False  # whether the pending-ack log has it as it is
         self.recorded = False  # whether the log has it in any form
@@ -97,6 +103,13 @@ class Life:
         """
         known, self.epoch = self.epoch, epoch if self.epoch is None else max(epoch, self.epoch)
         return known is not None and epoch > known
+
+    def acknowledges_plainly(self, reach: Reach) -> bool:
+        """Cumulatively, up to `reach`. Returns whether the log has to know: it is the first one."""
+        self.plain_to, self.plain_is_known = reach, True
+        was_known, self.plainly = self.plainly or not self.recorded, True
+        self.stored = self.stored and was_known
+        return not was_known
 
     def taint(self, txn_id: TxnId, first: Place) -> None:
         known = self.taints.get(txn_id)
@@ -120,7 +133,9 @@ class Life:
     @property
     def record(self) -> LifeRecord:
         taints = tuple((txn_id, first) for txn_id, first in self.taints.items())
-        return LifeRecord(self.number, self.name, self.consumer_id, self.request_id, taints)
+        return LifeRecord(
+            self.number, self.name, self.consumer_id, self.request_id, taints, plainly=self.plainly
+        )
 
 
 class Lives:
@@ -150,7 +165,8 @@ class Lives:
         for record in records:
             life = Life(record.number, record.name, record.consumer_id, record.request_id)
             life.before = life.twice = end
-            life.plain_to = acknowledged, inf
+            if record.plainly:
+                life.plainly, life.plain_is_known, life.plain_to = True, False, (acknowledged, inf)
             life.taints = dict(record.taints)
             life.stored = life.recorded = True
             life.epoch = None
@@ -324,20 +340,36 @@ class Lives:
         late = any(part.was_given for part in self.given_back.of(ack.position))
         return ack.position >= life.before and not late
 
-    def has_again(self, life: Life, txn_id: TxnId, ack: PendingAck) -> bool:
-        """Whether its client, which acknowledges further in the transaction, was given again what
-        it has acknowledged there.
+    def has_again(
+        self,
+        life: Life,
+        before: AckRecord | None,
+        ack: PendingAck,
+        unacked: Callable[[Position], int],
+    ) -> bool:
+        """Whether its client, which acknowledges further in the transaction of `before`, was given
+        again what it has acknowledged there. `unacked`: see `commits`.
         """
-        if life.holds != txn_id or ack.position >= max(life.before, self.given(life)):
+        if before is None or life.holds != before.txn_id:
+            return False
+        if ack.position >= max(life.before, self.given(life)):
             return False
         twice = max(life.twice, min(life.before, self.given(life)))
-        return twice > max(self._first(), life.clear_to)
+        if twice > max(self._first(), life.clear_to):
+            return True
+        return self._came_late_again(life, before, unacked) is not None
 
-    def holds(self, life: Life, txn_id: TxnId, ack: PendingAck, is_clear: bool) -> None:
-        """Its client has acknowledged cumulatively in the transaction."""
+    def holds(
+        self, life: Life, txn_id: TxnId, ack: PendingAck, is_clear: bool, names_all: bool = False
+    ) -> None:
+        """Its client has acknowledged cumulatively in the transaction. `names_all`: it named the
+        messages, so that it knows itself what it has twice.
+        """
         life.holds, life.holds_to, life.clear_to = txn_id, ack.reach, EARLIEST
+        life.clear_at = inf if names_all else -1
         if is_clear:
             life.clear_to, life.twice = self.given(life), EARLIEST
+            life.clear_at = max(life.clear_at, self.now)
             life.taints.pop(txn_id, None)
 
     def restore_hold(self, record: AckRecord) -> None:
@@ -348,9 +380,10 @@ class Lives:
                 if record.is_clear:
                     life.twice = EARLIEST
 
-    def commits(self, record: AckRecord) -> None:
+    def commits(self, record: AckRecord, unacked: Callable[[Position], int]) -> None:
         """The transaction, which has acknowledged cumulatively, commits. Call this before the
-        cursor moves, and before the commit is logged.
+        cursor moves, and before the commit is logged. `unacked`: the messages of an entry that are
+        not acknowledged, as bits.
         """
         txn_id, first = record.txn_id, self._first()
         while first in record.spared and record.spared[first].bits < 0:
@@ -363,12 +396,33 @@ class Lives:
                 continue
             twice = max(life.twice, min(life.before, given))
             self._taint_from((max(first, life.clear_to), 0), twice, life, txn_id)
+            if (late := self._came_late_again(life, record, unacked)) is not None:
+                life.taint(txn_id, (late, 0))
             position, messages = life.holds_to
             if life.holds_to < record.last.reach:  # others have acknowledged further in it
                 whole = messages == inf
                 place = (position.after, 0) if whole else (position, int(messages))
                 self._taint_from(place, bound, life, txn_id)
         self.store()
+
+    def _came_late_again(
+        self, life: Life, record: AckRecord, unacked: Callable[[Position], int]
+    ) -> Position | None:
+        """The first entry that its own transaction consumes and of which its client may have the
+        late delivery besides: it may have repeated from memory what an abort gave back.
+        """
+        last = record.last
+        for position in self.given_back.up_to(last.position):
+            consumed = unacked(position)
+            if position in record.spared:
+                consumed &= ~record.spared[position].bits
+            if position == last.position and last.still_unacked:
+                consumed &= last.acked_indexes
+            for part in self.given_back.of(position):
+                had = part.was_given and life.oldest <= part.held_at
+                if had and part.bits & consumed and part.given_at > life.clear_at:
+                    return position
+        return None
 
     def _taint_from(self, first: Place, bound: Position, life: Life, txn_id: TxnId) -> None:
         if bound > first[0]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import MAX_PERMITS, Consumer
 from pybroker.broker.dispatch.delayed import Delays, UndelayedReader
 from pybroker.broker.dispatch.delivery import (
     ROUND_BYTES,
@@ -24,6 +23,7 @@ from pybroker.broker.dispatch.delivery import (
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.returned import ReturnedEntries
+from pybroker.broker.subscriptions.consumer import MAX_PERMITS, Consumer
 
 
 @dataclass(frozen=True, slots=True)

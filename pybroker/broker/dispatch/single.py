@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
@@ -16,6 +15,7 @@ from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
 from pybroker.broker.dispatch.lives import Life
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
+from pybroker.broker.subscriptions.consumer import Consumer
 
 
 class SingleActiveDispatcher:

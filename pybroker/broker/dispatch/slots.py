@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from sortedcontainers import SortedDict
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.subscriptions.consumer import Consumer
 
 
 class SlotsInFlight:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from pybroker.base.errors import ConsumerAssignError
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, HashRing, StickyRanges
+from pybroker.broker.subscriptions.consumer import Consumer, KeySharedMode, KeySharedPolicy
 
 
 class SplitRanges:

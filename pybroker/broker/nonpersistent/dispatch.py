@@ -7,13 +7,13 @@ misses messages and delays no other consumer.
 from collections import deque
 from collections.abc import Iterable
 
-from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.hash_ring import check_same_mode
 from pybroker.broker.dispatch.key_ranges import KeyRanges, ranges_of
 from pybroker.broker.dispatch.key_shared import slot_of_entry
 from pybroker.broker.dispatch.split_ranges import split_by
+from pybroker.broker.subscriptions.consumer import Consumer, KeySharedPolicy, SubscriptionType
 
 
 def _give(consumer: Consumer, delivery: Delivery) -> int:

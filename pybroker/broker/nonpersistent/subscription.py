@@ -11,12 +11,12 @@ from typing import Final, Protocol
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import ServiceNotReady, TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.joining import check_joinable
-from pybroker.broker.last_times import LastTimes
 from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
 from pybroker.broker.policies.limits import Limited, check_consumers
+from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscriptions.joining import check_joinable
+from pybroker.broker.subscriptions.last_times import LastTimes
 from pybroker.transaction.pending_acks.records import PendingAck
 
 

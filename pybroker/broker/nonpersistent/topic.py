@@ -27,15 +27,15 @@ from pybroker.base.names import TopicName, check_subscription_name
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
-from pybroker.broker.isolation import Isolation
-from pybroker.broker.life import Life
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
+from pybroker.broker.persistent.life import Life
+from pybroker.broker.persistent.producers import Granted, Producer, Producers, ProducerState
+from pybroker.broker.persistent.publishing import Published, PublishRun
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import check_producers, check_subscriptions
 from pybroker.broker.policies.subscribe_rate import SubscribeLimit
-from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
-from pybroker.broker.publishing import Published, PublishRun
+from pybroker.broker.subscriptions.isolation import Isolation
 
 # The cost of offering a run to one subscription, besides its bytes, and of each entry.
 _OFFER_BYTES: Final = 4096

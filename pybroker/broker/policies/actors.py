@@ -6,11 +6,14 @@ that moment: see limits. Actors, in contrast, are notified of changes.
 
 from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.storage.fullness import EntryLimit
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.compaction.compacting import CompactedTopics
 from pybroker.broker.deduplication.deduplication import USUAL_INTERVAL_S
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.persistent.topic_measures import TopicMeasures
 from pybroker.broker.policies.dispatch_rate import DispatchRates
 from pybroker.broker.policies.encryption import EncryptedProducers
 from pybroker.broker.policies.expiry import MessageExpiry
@@ -23,9 +26,6 @@ from pybroker.broker.policies.subscribe_rate import SubscribeLimits
 from pybroker.broker.policies.subscription_expiry import SubscriptionExpiry
 from pybroker.broker.policies.table import DEDUPLICATION_SNAPSHOT_INTERVAL
 from pybroker.broker.policies.transaction_buffers import COMMIT_ORDER, TRANSACTION_BUFFER
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_measures import TopicMeasures
 
 
 class Subscriptions:

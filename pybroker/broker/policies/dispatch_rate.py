@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.choosing import Dispatcher
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.policies.effective import Effective
@@ -21,6 +20,7 @@ from pybroker.broker.policies.table import (
     SUBSCRIPTION_POLICIES,
 )
 from pybroker.broker.policies.throttle import Throttle, throttle
+from pybroker.broker.subscriptions.consumer import Consumer
 
 _LONGEST_WAIT_S: Final = 10.0
 

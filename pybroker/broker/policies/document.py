@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pybroker.base.config_file import camel_case
+from pybroker.base.configuration.config_file import camel_case
 from pybroker.broker.policies.policy import Key, Level, Policy
 from pybroker.broker.policies.table import POLICIES
 

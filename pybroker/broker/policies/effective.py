@@ -8,7 +8,7 @@ notified. Topics without policies of their own share that of their namespace.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.policies.policy import Policy
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """Required encryption: closes producers that do not encrypt when the policy is set."""
 
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.policies.limits import unencrypted
 from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
-from pybroker.broker.served import ServedTopic
 
 
 class EncryptedProducers:

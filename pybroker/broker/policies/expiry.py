@@ -17,17 +17,17 @@ from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.position import Position
 from pybroker.base.names import is_kept_by_its_name
 from pybroker.base.runtime import Clock
-from pybroker.broker.policies.rounds import Rounds
-from pybroker.broker.policies.table import MESSAGE_TTL
-from pybroker.broker.publish_time import (
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.persistent.publish_time import (
     first_published_at,
     last_published_before,
     published_at,
 )
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.broker.waiting_entries import first_readable
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.policies.rounds import Rounds
+from pybroker.broker.policies.table import MESSAGE_TTL
+from pybroker.broker.subscriptions.subscription import Subscription
+from pybroker.broker.subscriptions.waiting_entries import first_readable
 
 Holds = Callable[[], bool]  # whether the policy still requires the drop
 

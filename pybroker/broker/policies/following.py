@@ -10,10 +10,10 @@ from typing import Final, Protocol
 
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, Tasks
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.namespaces.tenants import Tenants
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.policies import Policies
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.tenants import Tenants
-from pybroker.broker.topic import Topic
 
 _TOPICS_A_TURN: Final = 200
 # The namespace (None: all), and the topic if the change concerns only one.

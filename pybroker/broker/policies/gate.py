@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from managed_ledger.storage.fullness import EntryLimit
 from pybroker.base.errors import MetadataError, NotAllowed, PulsarError
 from pybroker.base.names import TopicName
-from pybroker.broker import delay_limit
+from pybroker.broker.persistent import delay_limit
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
     DELAYED_DELIVERY,

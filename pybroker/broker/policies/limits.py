@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from pybroker.base.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
 from pybroker.base.names import TopicName
-from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch.shared import UnackedLimits
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
@@ -20,6 +19,7 @@ from pybroker.broker.policies.table import (
     MAX_UNACKED_PER_SUBSCRIPTION,
     SUBSCRIPTION_TYPES_ENABLED,
 )
+from pybroker.broker.subscriptions.consumer import SubscriptionType
 
 TYPE_NAMES: Final = {
     SubscriptionType.EXCLUSIVE: "Exclusive",

@@ -4,9 +4,9 @@ messages are redelivered.
 
 from typing import Final
 
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import PERSISTENCE
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
 
 _SHORTEST_MS: Final = 10
 _LONGEST_MS: Final = 60_000

@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 
 from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
+from pybroker.broker.namespaces.tenants import NAMESPACES, Conflict, Tenants
 from pybroker.broker.policies.effective import Effective, Values
 from pybroker.broker.policies.kinds import BadPolicy
 from pybroker.broker.policies.policy import Level, Policy
 from pybroker.broker.policies.table import POLICIES, check_together
-from pybroker.broker.tenants import NAMESPACES, Conflict, Tenants
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Policies:
         self._check_topic = check_topic
         self._metadata = metadata
         self._tenants = tenants
-        self._config = config
+        self.config = config  # with what has changed while the broker runs
         self._of_namespaces: dict[str, Effective] = {}
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._heard: list[Heard] = []
@@ -72,12 +72,12 @@ class Policies:
         if not local and not every:
             return self.of_namespace(topic.namespace_name)
         namespace = self.namespace_values(topic.namespace_name)
-        return Effective(self._config, (local, every, namespace))
+        return Effective(self.config, (local, every, namespace))
 
     def of_namespace(self, namespace: str) -> Effective:
         found = self._of_namespaces.get(namespace)
         if found is None:
-            found = Effective(self._config, (self.namespace_values(namespace),))
+            found = Effective(self.config, (self.namespace_values(namespace),))
             if self._tenants.has_namespace(namespace):
                 self._of_namespaces[namespace] = found
         return found
@@ -185,7 +185,7 @@ class Policies:
 
     def configure(self, config: BrokerConfig) -> None:
         """Take the defaults from `config` from now on."""
-        self._config = config
+        self.config = config
         self._of_namespaces.clear()
         for heard in self._heard:
             heard(None, None)

@@ -21,14 +21,14 @@ from managed_ledger.position import Position
 from pybroker.base.errors import PulsarError, QuotaExceededError, QuotaExceededException
 from pybroker.base.names import is_kept_by_its_name
 from pybroker.base.runtime import Clock
+from pybroker.broker.client_topics import ServedTopic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.expiry import drop, expire_older, oldest_waiting_ms
 from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.shapes import AGE, EVICTION, HOLD, SIZE
 from pybroker.broker.policies.table import BACKLOG_QUOTAS
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
 
 log = logging.getLogger(__name__)
 

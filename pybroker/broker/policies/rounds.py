@@ -11,7 +11,7 @@ from managed_ledger.checksum import crc32c
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.base.errors import PulsarError
-from pybroker.broker.served import ServedTopic
+from pybroker.broker.client_topics import ServedTopic
 
 log = logging.getLogger(__name__)
 

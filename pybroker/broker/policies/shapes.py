@@ -11,7 +11,7 @@ from pybroker.broker.policies.kinds import (
     truth,
     whole,
 )
-from pybroker.broker.policies.policy import Record
+from pybroker.broker.policies.policy import Key, Record
 
 SIZE, AGE = "destination_storage", "message_age"  # kinds of backlog quotas
 HOLD, EXCEPTION, EVICTION = (
@@ -132,3 +132,13 @@ DISPATCH_RATE_SHAPE: Final = record(
     relativeToPublishRate=(truth, False),
     ratePeriodInSecond=(whole(1), 1),
 )
+
+
+def dispatch_rate(messages: str, size: str) -> Record:
+    """The defaults, by two keys of broker.conf."""
+    return {
+        "dispatchThrottlingRateInMsg": Key(messages),
+        "dispatchThrottlingRateInByte": Key(size),
+        "relativeToPublishRate": Key("dispatch_throttling_rate_relative_to_publish_rate"),
+        "ratePeriodInSecond": 1,
+    }

@@ -8,11 +8,11 @@ import asyncio
 
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.base.names import is_kept_by_its_name
+from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import SUBSCRIPTION_EXPIRY
-from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
 from pybroker.logs import audit
 
 

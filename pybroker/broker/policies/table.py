@@ -8,7 +8,8 @@ checks that all others are used.
 
 from typing import Any, Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.broker.policies.auto_scale import AUTO_SCALE
 from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS
 from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.kept import KEPT, NO_BOOKIES, ONE_CLUSTER
@@ -36,19 +37,11 @@ from pybroker.broker.policies.shapes import (
     STRATEGIES,
     SUBSCRIPTION_TYPES,
     bookies,
+    dispatch_rate,
     no_contradiction,
     topic_creation,
 )
 from pybroker.broker.policies.transaction_buffers import TRANSACTION_BUFFER
-
-
-def _dispatch_rate(messages: str, size: str) -> Record:
-    return {
-        "dispatchThrottlingRateInMsg": Key(messages),
-        "dispatchThrottlingRateInByte": Key(size),
-        "relativeToPublishRate": Key("dispatch_throttling_rate_relative_to_publish_rate"),
-        "ratePeriodInSecond": 1,
-    }
 
 
 def _rate(
@@ -207,7 +200,7 @@ DISPATCH_RATE: Final = _rate(
     "dispatchRate",
     "topicDispatchRate",
     "dispatchRate",
-    _dispatch_rate(
+    dispatch_rate(
         "dispatch_throttling_rate_per_topic_in_msg", "dispatch_throttling_rate_per_topic_in_byte"
     ),
 )
@@ -215,7 +208,7 @@ SUBSCRIPTION_DISPATCH_RATE: Final = _rate(
     "subscriptionDispatchRate",
     "subscriptionDispatchRate",
     "subscriptionDispatchRate",
-    _dispatch_rate(
+    dispatch_rate(
         "dispatch_throttling_rate_per_subscription_in_msg",
         "dispatch_throttling_rate_per_subscription_in_byte",
     ),
@@ -224,7 +217,7 @@ REPLICATOR_DISPATCH_RATE: Final = _rate(
     "replicatorDispatchRate",
     "replicatorDispatchRate",
     "replicatorDispatchRate",
-    _dispatch_rate(
+    dispatch_rate(
         "dispatch_throttling_rate_per_replicator_in_msg",
         "dispatch_throttling_rate_per_replicator_in_byte",
     ),
@@ -466,6 +459,7 @@ POLICIES: Final[tuple[Policy[Any], ...]] = (
     TRANSACTION_LIMITS,
     AUTO_TOPIC_CREATION,
     AUTO_SUBSCRIPTION_CREATION,
+    AUTO_SCALE,
     INACTIVE_TOPICS,
     SUBSCRIPTION_EXPIRY,
     SUBSCRIPTION_TYPES_ENABLED,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import TRANSACTION_LIMITS
 from pybroker.transaction.buffer.open_contents import Held

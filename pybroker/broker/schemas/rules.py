@@ -4,7 +4,7 @@ to FULL.
 
 from typing import Final
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
     SCHEMA_AUTO_UPDATE,

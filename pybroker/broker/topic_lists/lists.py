@@ -17,7 +17,7 @@ from managed_ledger.ledger_metadata import LEDGERS_PREFIX
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import SPARK_TOPICS, TopicName
 from pybroker.base.runtime import Pace
-from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
+from pybroker.broker.namespaces.tenants import PARTITIONED_PREFIX, Tenants
 
 _NAMES_A_TURN: Final = 500
 _LAST: Final = chr(0x10FFFF)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, Tasks
-from pybroker.broker.tenants import NotFound
+from pybroker.broker.namespaces.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 
 if TYPE_CHECKING:

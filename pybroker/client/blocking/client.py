@@ -8,7 +8,7 @@ run on the loop's thread, so they must be quick and must not make blocking calls
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, SystemClock
@@ -22,7 +22,12 @@ from pybroker.client.errors import PulsarException
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.client.topic_questions import TopicQuestion, TopicState
+from pybroker.client.transactions.prepared import PreparedTransaction
 from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.client.blocking.scalable import CheckpointConsumer, StreamConsumer
+    from pybroker.client.scalable.checkpoint import Checkpoint
 
 
 class Client:
@@ -42,6 +47,11 @@ class Client:
             raise
         self._core.keep_messages_in(ThreadQueue)
         self._thread.on_abandonment(self._core.close)
+
+    @property
+    def core(self) -> aio.Client:
+        """The client of asyncio inside. Only its own thread may call it."""
+        return self._core
 
     def create_producer(
         self, topic: str, producer_name: str | None = None, **options: Any
@@ -67,6 +77,39 @@ class Client:
             self._core.subscribe(topic, subscription_name, consumer_type, **options)
         )
         return Consumer(self._thread, core)
+
+    def create_queue_consumer(self, topic: str, subscription_name: str, **options: Any) -> Consumer:
+        """Receives the messages of a scalable topic (topic://) in no order, shared with the other
+        queue consumers of the subscription. See pybroker.client.aio.
+        """
+        core = self._thread.call(
+            self._core.create_queue_consumer(topic, subscription_name, **options)
+        )
+        return Consumer(self._thread, core)
+
+    def create_stream_consumer(
+        self, topic: str, subscription_name: str, **options: Any
+    ) -> "StreamConsumer":
+        """Receives the messages of a scalable topic (topic://), those of each key in order, also
+        across splits and merges. See pybroker.client.aio.
+        """
+        from pybroker.client.blocking.scalable import StreamConsumer
+
+        core = self._thread.call(
+            self._core.create_stream_consumer(topic, subscription_name, **options)
+        )
+        return StreamConsumer(self._thread, core)
+
+    def create_checkpoint_consumer(
+        self, topic: str, start: "Checkpoint", **options: Any
+    ) -> "CheckpointConsumer":
+        """Receives the messages of a scalable topic (topic://) after `start`, without a
+        subscription. See pybroker.client.aio.
+        """
+        from pybroker.client.blocking.scalable import CheckpointConsumer
+
+        core = self._thread.call(self._core.create_checkpoint_consumer(topic, start, **options))
+        return CheckpointConsumer(self._thread, core)
 
     def create_reader(self, topic: str, start_message_id: MessageId, **options: Any) -> Reader:
         """Reads after `start_message_id` (or from it, if inclusive), without a subscription."""
@@ -139,6 +182,10 @@ class Client:
     def commits_together(self) -> bool:
         """Whether the broker can commit several transactions atomically; Apache Pulsar cannot."""
         return self._thread.call(self._core.commits_together())
+
+    def prepared_transactions(self, name: str | None = None) -> list[PreparedTransaction]:
+        """The prepared transactions that this client may decide: see pybroker.client.aio."""
+        return self._thread.call(self._core.prepared_transactions(name))
 
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
         """Another process's transaction: see pybroker.client.aio."""

@@ -15,7 +15,7 @@ from pybroker.client.messages import Message, MessageId
 T = TypeVar("T")
 
 
-class _Receiving:
+class Receiving:
     """The part that consumers and readers share."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
@@ -58,7 +58,7 @@ class _Receiving:
         return self._thread.call(work)
 
 
-class Consumer(_Receiving):
+class Consumer(Receiving):
     """Created by Client.subscribe."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
@@ -186,7 +186,7 @@ async def _soon(function: Any) -> None:
     function()
 
 
-class Reader(_Receiving):
+class Reader(Receiving):
     """Created by Client.create_reader."""
 
     def __init__(self, thread: LoopThread, core: reader.Reader) -> None:

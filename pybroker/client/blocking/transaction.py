@@ -71,6 +71,12 @@ class Transaction(_EndsWithItsBlock):
         """
         self._end(self.core.commit(together_with))
 
+    def prepare(self, name: str = "") -> None:
+        """From now on only `commit` and `abort` end it, of this client or another one of its owner.
+        All that it did is durable when this returns. See pybroker.client.aio.
+        """
+        self._thread.call(self.core.prepare(name))
+
     def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are undone."""
         self._thread.call(self.core.abort())
@@ -105,6 +111,10 @@ class TransactionGroup(_EndsWithItsBlock, Sequence[Transaction]):
     def commit(self) -> None:
         """Commits all or none; durable and visible when this returns. See pybroker.client.aio."""
         self._end(self._core.commit())
+
+    def prepare(self, name: str = "") -> None:
+        """Prepares all of them, or aborts all and raises why. See pybroker.client.aio."""
+        self._thread.call(self._core.prepare(name))
 
     def abort(self) -> None:
         """Aborts all of them, then raises the first failure."""

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from pybroker.base.errors import ServiceNotReady
+from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.client_session import ClientSession
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import passing, retrying
+from pybroker.client.connection.unreachable import Unreachable, reason
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.errors import (
     AlreadyClosed,
@@ -33,7 +34,11 @@ from pybroker.client.errors import (
 from pybroker.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
+# Opens a connection with the protocol that the function returns, to a host and port; with TLS if
+# there is a context.
+Dial = Callable[[Callable[[], Connection], str, int, ssl.SSLContext | None], Awaitable[Connection]]
 MAX_REDIRECTS: Final = 20
+MAX_MESSAGE_BYTES: Final = 1024**3
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _START_BITS: Final = 62  # leaves room to count up to 2^63, the limit of official clients
 
@@ -109,11 +114,14 @@ class Cluster:
         self.members: dict[Closeable, None] = {}
         self.transacts = True  # whether the client may begin transactions
         self.session: ClientSession | None = None  # of the client's transactional id
+        self.dial: Dial = _dial
+        self.max_message_bytes = MAX_MESSAGE_BYTES  # uncompressed, all chunks together
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")
         self._connections: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
         # How many have been opened, to all brokers: growth may mean a different broker.
         self.connections_made = 0
+        self._unreachable = Unreachable()
         self._closed = False
         self._topic_lists: dict[str, _TopicList] = {}  # by namespace
 
@@ -215,6 +223,19 @@ class Cluster:
             self._topic_lists[namespace] = _TopicList(tuple(found), answer.topics_hash)
         return found
 
+    async def topics_that_match(self, namespace: str, pattern: str) -> list[str]:
+        """Raises NotAllowed if the broker does not apply patterns."""
+
+        async def ask() -> list[str]:
+            connection = await self.service_connection()
+            request = pb.CommandGetTopicsOfNamespace(namespace=namespace, topics_pattern=pattern)
+            answer = await connection.request(request, self.timeout_s)
+            if not answer.filtered:
+                raise NotAllowed(f"The broker does not apply the pattern {pattern}")
+            return list(answer.topics)
+
+        return await self.patiently(ask, f"Topics that match {pattern}")
+
     async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """The newest schema of a topic, or the given version; None if there is none."""
 
@@ -304,27 +325,31 @@ class Cluster:
         url = urlsplit(address)
         host, port = url.hostname or "", url.port or _PORTS.get(url.scheme, 6650)
         tls = self.options.ssl_context() if url.scheme == "pulsar+ssl" else None
-        loop = asyncio.get_running_loop()
         connection: Connection | None = None
+
+        def new_connection() -> Connection:
+            return Connection(address, self.options.authentication, self._request_ids)
+
         try:
-            async with asyncio.timeout(self.options.connection_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(address, self.options.authentication, self._request_ids),
-                    host,
-                    port,
-                    ssl=tls,
-                )
-                await connection.handshake(proxy_to)
+            with self._unreachable.watched(address):
+                async with asyncio.timeout(self.options.connection_timeout_s):
+                    connection = await self.dial(new_connection, host, port, tls)
+                    await connection.handshake(proxy_to)
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if isinstance(error, OSError) and not isinstance(error, ConnectError):
-                raise ConnectError(
-                    f"Cannot connect to {address}: {error or 'timed out'}"
-                ) from error
+                raise ConnectError(f"Cannot connect to {address}: {reason(error)}") from error
             raise
         self.connections_made += 1
         return connection
+
+
+async def _dial(
+    new_connection: Callable[[], Connection], host: str, port: int, tls: ssl.SSLContext | None
+) -> Connection:
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(new_connection, host, port, ssl=tls))[1]
 
 
 async def _open(parts: Sequence[Part]) -> None:

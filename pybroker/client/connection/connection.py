@@ -57,9 +57,13 @@ _ANSWERS: Final = {
     _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
     _Type.END_TXN_RESPONSE,
     _Type.ASK_TOPICS_RESPONSE,
+    _Type.PREPARE_TXN_RESPONSE,
+    _Type.LIST_PREPARED_TXNS_RESPONSE,
+    _Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
     _Type.ASK_TRANSACTION_RESPONSE,  # this one and the next ones are for brokers
     _Type.TRANSACTION_GROUP_RESPONSE,
     _Type.FENCE_SESSIONS_RESPONSE,
+    _Type.KAFKA_TRANSACTION_RESPONSE,
     _Type.END_TXN_ON_PARTITION_RESPONSE,
     _Type.END_TXN_ON_SUBSCRIPTION_RESPONSE,
 }
@@ -76,8 +80,17 @@ class ProducerEnd(Protocol):
 class ConsumerEnd(Protocol):
     """What a connection tells a consumer."""
 
+    reached_end: bool
+
     def on_messages(self, run: MessageRun) -> None: ...
 
+    def detached(self) -> None: ...
+
+
+class WatchEnd(Protocol):
+    """What a connection tells who watches a scalable topic, or has some of its segments."""
+
+    def on_update(self, update: Any) -> None: ...
     def detached(self) -> None: ...
 
 
@@ -108,10 +121,13 @@ class Connection(asyncio.Protocol):
         self.answers_about_transactions = False  # to other brokers
         self.joins_groups = False  # with other brokers
         self.takes_covered_messages = False
+        self.prepares = False  # transactions
+        self.has_scalable_topics = False
         # Whether it can abort transactions when their connection closes, if NEW_TXN asks for that.
         self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
+        self.watches: dict[int, WatchEnd] = {}
         self._authentication = authentication
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -122,6 +138,7 @@ class Connection(asyncio.Protocol):
         self._connected: asyncio.Future[pb.CommandConnected] = self._loop.create_future()
         self._keep_alive: asyncio.TimerHandle | None = None
         self._heard = True
+        self._is_paused = False
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -147,6 +164,9 @@ class Connection(asyncio.Protocol):
         flags = connected.feature_flags
         self.answers_about_transactions = flags.supports_asking_transactions
         self.joins_groups = flags.supports_transaction_groups
+        self.has_kafka_producers = flags.supports_kafka_transactions
+        self.prepares = flags.supports_preparing
+        self.has_scalable_topics = flags.supports_scalable_topics
         self.takes_covered_messages = flags.supports_covered_messages
         self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:
@@ -204,6 +224,17 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def pause_reading(self) -> None:
+        """Reads nothing more, not even answers, until `resume_reading`."""
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
     # --- asyncio.Protocol -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -241,10 +272,11 @@ class Connection(asyncio.Protocol):
             self._keep_alive.cancel()
         for future in (self._connected, *self._requests.values()):
             _fail(future, error)
-        ends: list[ProducerEnd | ConsumerEnd] = [*self.producers.values()]
-        ends += self.consumers.values()
+        ends: list[ProducerEnd | ConsumerEnd | WatchEnd] = [*self.producers.values()]
+        ends += [*self.consumers.values(), *self.watches.values()]
         self.producers.clear()
         self.consumers.clear()
+        self.watches.clear()
         for end in ends:
             end.detached()
 
@@ -291,8 +323,22 @@ class Connection(asyncio.Protocol):
             self._detach(self.producers.pop(command.close_producer.producer_id, None))
         elif kind == _Type.CLOSE_CONSUMER:
             self._detach(self.consumers.pop(command.close_consumer.consumer_id, None))
+        elif kind == _Type.REACHED_END_OF_TOPIC:
+            consumer = self.consumers.get(command.reachedEndOfTopic.consumer_id)
+            if consumer is not None:
+                consumer.reached_end = True
+        elif kind == _Type.SCALABLE_TOPIC_UPDATE:
+            self._tell_watch(command.scalableTopicUpdate.session_id, command.scalableTopicUpdate)
+        elif kind == _Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            assigned = command.scalableTopicAssignmentUpdate
+            self._tell_watch(assigned.consumer_id, assigned)
         elif kind == _Type.AUTH_CHALLENGE:
             self._answer_challenge()
+
+    def _tell_watch(self, watch_id: int, update: Any) -> None:
+        watch = self.watches.get(watch_id)
+        if watch is not None:
+            watch.on_update(update)
 
     def _detach(self, end: ProducerEnd | ConsumerEnd | None) -> None:
         if end is not None:
@@ -324,7 +370,7 @@ class Connection(asyncio.Protocol):
             ) from error
 
     def _check_alive(self) -> None:
-        if not self._heard:
+        if not self._heard and not self._is_paused:
             self.abort(f"silent for {KEEP_ALIVE_S:.0f} s after a PING")
             return
         self._heard = False

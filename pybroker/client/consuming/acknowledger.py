@@ -30,6 +30,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _MAX_CHUNKED: Final = 10_000
 # Per command. Brokers accept 1 MiB, and close the connection above that.
 _MAX_BYTES: Final = 512 * 1024
+_ID_BYTES: Final = 50  # at most, besides the words of an ack set
+_BITS_A_BYTE: Final = 5  # at least: 64 in at most 11 bytes
 _MAX_IDS: Final = 10_000  # pybroker's limit for one command in a transaction
 
 
@@ -175,8 +177,8 @@ class Acknowledger:
         if len(ids) == 1 or (len(ids) <= _MAX_IDS and command.ByteSize() <= _MAX_BYTES):
             yield command
             return
-        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-            yield from self._commands(half, cumulative)
+        for some in _split(ids):
+            yield self._command(some, cumulative)
 
     def _command(self, ids: Sequence[AckId], cumulative: bool) -> pb.CommandAck:
         command = pb.CommandAck(
@@ -185,3 +187,15 @@ class Acknowledger:
         )
         write_ids(ids, command.message_id)
         return command
+
+
+def _split(ids: Sequence[AckId]) -> Iterator[list[AckId]]:
+    some, size_bytes = list[AckId](), 0
+    for each in ids:
+        most_bytes = _ID_BYTES + each[1][0].bit_length() // _BITS_A_BYTE
+        if some and (len(some) >= _MAX_IDS or size_bytes + most_bytes > _MAX_BYTES):
+            yield some
+            some, size_bytes = [], 0
+        some.append(each)
+        size_bytes += most_bytes
+    yield some

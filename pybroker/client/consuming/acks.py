@@ -5,6 +5,7 @@ message i is still unacknowledged); an entry is finished when its set is empty. 
 set is sent as little-endian 64-bit words.
 """
 
+import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 _WORD_BITS: Final = 64
+_WORD_BYTES: Final = _WORD_BITS // 8
 _UINT64: Final = 2**64
 # Partly acknowledged batches; beyond this number the oldest are forgotten. A forgotten batch is
 # redelivered whole if the broker does not know its parts either.
 MAX_PARTLY: Final = 100_000
+# Fewer of the batches whose bits are long: an id that somebody made up names any size.
+MAX_LARGE: Final = 100
+_LARGE_BITS: Final = 10_000
 
 EntryKey = tuple[int, int]
 # A message's ledger id, entry id, index in the batch (-1 outside of one), the batch's size (or 0).
@@ -42,19 +47,13 @@ def write_ids(
 
 
 def to_words(bits: int) -> list[int]:
-    words = []
-    while bits:
-        word = bits % _UINT64
-        words.append(word - _UINT64 if word >= _UINT64 // 2 else word)
-        bits >>= _WORD_BITS
-    return words
+    count = -(-bits.bit_length() // _WORD_BITS)
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(count * _WORD_BYTES, "little")))
 
 
 def from_words(words: "list[int]") -> int:
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word % _UINT64) << (index * _WORD_BITS)
-    return bits
+    data = struct.pack(f"<{len(words)}Q", *(word % _UINT64 for word in words))
+    return int.from_bytes(data, "little")
 
 
 def individually(ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> AckId:
@@ -87,6 +86,7 @@ class AckGroup:
         # Messages that the broker left out of batches: acknowledged, or withheld for an open
         # transaction that may abort. They must never be sent as acknowledged.
         self._left_out: dict[EntryKey, int] = {}
+        self._large: dict[EntryKey, None] = {}  # some of them may be finished
         self._waiting: dict[EntryKey, Left] = {}
         self._cumulative: AckId | None = None
 
@@ -106,9 +106,20 @@ class AckGroup:
 
     def _keep(self, key: EntryKey, left: int) -> None:
         partly = self._partly
-        if len(partly) >= MAX_PARTLY and key not in partly:
-            self._forget(next(iter(partly)))
+        if key not in partly:
+            if len(partly) >= MAX_PARTLY:
+                self._forget(next(iter(partly)))
+            if left.bit_length() > _LARGE_BITS:
+                self._make_room_for_large(key)
         partly[key] = left
+
+    def _make_room_for_large(self, key: EntryKey) -> None:
+        self._large.pop(key, None)
+        if len(self._large) >= MAX_LARGE:
+            oldest = next(iter(self._large))
+            del self._large[oldest]
+            self._forget(oldest)
+        self._large[key] = None
 
     def _forget(self, key: EntryKey) -> None:
         self._partly.pop(key, None)

@@ -54,7 +54,7 @@ class Consumer:
     def _queue_size(self, partitions: int) -> int:
         options = self._spec.options
         total = options.max_total_receiver_queue_size_across_partitions
-        return max(1, min(options.receiver_queue_size, total // partitions))
+        return max(1, min(options.receiver_queue_size, total // max(1, partitions)))
 
     async def open(self) -> None:
         await self._cluster.open_all(self, list(self._parts.values()))
@@ -161,7 +161,7 @@ class Consumer:
                 part.acknowledge(places)
             return
         groups: dict[TopicConsumer, list[Acknowledgeable]] = {}
-        for each in _listed(message):
+        for each in listed(message):
             groups.setdefault(self._receiver_of(each), []).append(each)
         for part, some in groups.items():
             await part.acknowledge_in(txn, some)
@@ -226,7 +226,7 @@ class Consumer:
     def _by_part(
         self, messages: Acknowledgeable | Iterable[Acknowledgeable]
     ) -> Iterable[tuple[TopicConsumer, list[Place]]]:
-        messages = _listed(messages)
+        messages = listed(messages)
         groups: dict[TopicConsumer, list[Place]] = {}
         receiver: object = None
         places: list[Place] = []
@@ -244,6 +244,8 @@ class Consumer:
             if self._parts.get(receiver.topic) is receiver:
                 return receiver
             message = message.message_id()
+        if not message.names_message():
+            raise InvalidConfiguration(f"{message} is not the id of a message")
         return self._parts[self._part_of(message)]
 
     def _part_of(self, message_id: MessageId) -> str:
@@ -316,6 +318,10 @@ class Consumer:
         """
         return sum(await asyncio.gather(*(part.backlog() for part in self._parts.values())))
 
+    def has_reached_end(self) -> bool:
+        """Whether the topic is terminated, and everything was delivered; of several, all."""
+        return not self.queued and all(part.reached_end for part in self._parts.values())
+
     async def has_more(self) -> bool:
         if self.queued:
             return True
@@ -348,9 +354,10 @@ class Consumer:
         await self.close()
 
 
-def _listed(
+def listed(
     messages: Acknowledgeable | Iterable[Acknowledgeable],
 ) -> Iterable[Acknowledgeable]:
+    """A message is a list of one."""
     return (messages,) if isinstance(messages, Message | MessageId) else messages
 
 

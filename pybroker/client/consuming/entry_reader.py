@@ -51,6 +51,7 @@ class EntryReader:
         self._entries: list[StoredEntry] = []
         self._size_bytes = 0
         self._failure: Exception | None = None
+        self.reached_end = False
         self._arrived = asyncio.Event()
 
     async def open(self) -> None:

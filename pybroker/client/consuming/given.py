@@ -24,6 +24,8 @@ from typing import Final
 from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.message_set import WHOLE, MessageSet
 
+# Counts the application's requests for redelivery, and its seeks: both begin anew.
+Since = tuple[int, int]
 MAX_ITEMS: Final = 100_000  # runs and batches; beyond this number the first ones are forgotten
 
 
@@ -35,21 +37,19 @@ class Given:
         "_late",
         "_reached",
         "before",
-        "epoch",
         "in_hand",
         "is_kept",
         "is_whole",
         "owner",
         "session",
+        "since",
         "spent",
     )
 
-    def __init__(self, owner: object, session: int, is_kept: bool, epoch: int = 0) -> None:
-        """Nothing is remembered unless it `is_kept`: for consumers without transactions. `epoch`
-        counts the application's requests for redelivery.
-        """
+    def __init__(self, owner: object, session: int, is_kept: bool, since: Since = (0, 0)) -> None:
+        """Nothing is remembered unless it `is_kept`: for consumers without transactions."""
         self.owner = owner
-        self.epoch = epoch
+        self.since = since
         self.session = session
         self.is_kept = is_kept
         self.is_whole = is_kept  # whether nothing of what is in hand was forgotten

@@ -15,6 +15,7 @@ from pybroker.client.consuming.acks import EntryKey, all_bits
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.received import (
     CorruptEntry,
+    check_size,
     checked_batch_size,
     checked_metadata,
     decompressed,
@@ -53,13 +54,22 @@ class Receiver(Protocol):
 
 class Intake:
     def __init__(
-        self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger, keeps: bool
+        self,
+        receiver: Receiver,
+        options: ConsumerOptions,
+        acks: Acknowledger,
+        keeps: bool,
+        most_bytes: int,
     ) -> None:
-        """`keeps`: whether to remember what came. Raises CryptoError."""
+        """`keeps`: whether to remember what came. `most_bytes`: of a message, uncompressed and
+        whole. Raises CryptoError.
+        """
+        self._most_bytes = most_bytes
         # What came in the present pass.
         self.given = Given(object(), 0, keeps)
         # Counts full redeliveries, to recognise messages that were sent before.
         self.epoch = 0
+        self._seeks = 0
         self.seeking = False
         # The part of the first entry that lies before the start.
         self.left_out: OrderKey | None = None
@@ -89,13 +99,14 @@ class Intake:
     def begin_pass(self, session: int, moved: bool) -> Given:
         """Returns the pass that is over. `moved`: after a seek."""
         over = self.given
-        self.given = Given(over.owner, session, over.is_kept, self.epoch)
-        if over.epoch == self.epoch and not moved:
+        self._seeks += moved
+        self.given = Given(over.owner, session, over.is_kept, (self.epoch, self._seeks))
+        if over.since == self.given.since:
             self.given.goes_on(over)
         return over
 
     def messages_of(self, run: MessageRun) -> list[Message]:
-        """Raises UnsupportedCompression."""
+        """Raises UnsupportedCompression, MessageTooBig."""
         messages: list[Message] = []
         receiver, given, usual = self._receiver, self.given, self._is_usual
         ends = plain_metadata_ends(run.entries)
@@ -196,6 +207,7 @@ class Intake:
                 return
             payload = plain
         if metadata.num_chunks_from_msg > 1:
+            check_size(metadata.total_chunk_msg_size, self._most_bytes)
             whole = self.chunks.add(metadata, received.key, payload)
             if whole is None:
                 self.incomplete = received.key
@@ -206,7 +218,7 @@ class Intake:
             received.first_chunk = keys[0]
             self._acks.chunked(received.key, keys)
         if metadata.compression:
-            payload = decompressed(metadata, payload)
+            payload = decompressed(metadata, payload, self._most_bytes)
         if received.batch_size:
             messages.extend(messages_in(received, payload, unacked))
         else:

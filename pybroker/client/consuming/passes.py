@@ -1,23 +1,39 @@
 """The passes of one topic's consumer: see given.py.
 
 An application does not notice that its consumer reconnects. So what it had in hand *before* is part
-of what an acknowledgement covers, until the application asks for redelivery: if another consumer
-has taken some of it meanwhile, the broker must refuse it.
+of what an acknowledgement covers, until the application asks for redelivery, or seeks: if another
+consumer has taken some of it meanwhile, the broker must refuse it.
+
+Applications acknowledge in the order in which they receive. So a cumulative acknowledgement up to a
+message means its delivery in that pass, and what was received in passes before.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from pybroker.base.names import TxnId
 from pybroker.client.consuming.acks import EntryKey, Place
-from pybroker.client.consuming.given import Given
+from pybroker.client.consuming.given import Given, Since
 from pybroker.client.consuming.intake import Intake, Receiver
 from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.messages import Message, MessageId
 
 MAX_TRANSACTIONS: Final = 10_000  # whose ends are unknown; beyond it the first are forgotten
+
+
+class Taken(NamedTuple):
+    """What a transaction acknowledged in one command, as it was delivered in a pass."""
+
+    given: Given
+    with_earlier: bool  # and in passes before
+    messages: MessageSet
+
+    def means(self, each: Given) -> bool:
+        """Whether it means deliveries of that pass."""
+        earlier = each.since == self.given.since and each.session < self.given.session
+        return each is self.given or (self.with_earlier and earlier)
 
 
 class Passes:
@@ -27,8 +43,8 @@ class Passes:
         self._intake = intake
         # Those of which the application still has messages.
         self._earlier: WeakSet[Given] = WeakSet()
-        # What transactions acknowledged, in which pass. Their ends are unknown.
-        self._taken: dict[TxnId, list[tuple[Given, MessageSet]]] = {}
+        # What transactions acknowledged. Their ends are unknown.
+        self._taken: dict[TxnId, list[Taken]] = {}
 
     def begin(self, session: int, moved: bool = False) -> int:
         """Everything unacknowledged will come again, from the position of a seek if it was `moved`.
@@ -72,25 +88,28 @@ class Passes:
 
     def covered(self, given: Given, place: Place) -> MessageSet:
         """What a cumulative acknowledgement means: what was received up to there, and is in hand,
-        since the application asked for redelivery.
+        since the application asked for redelivery or sought.
         """
         covered = MessageSet.of([place])
-        for each in self._since(given.epoch):
-            received = each.in_hand.up_to(place)
-            received.discard_all(MessageSet.of(self.queued(each)))
-            covered.add_all(received)
+        for each in self._since(given.since):
+            covered.add_all(self._received(each, place))
             covered.add_all(each.before.up_to(place))
         return covered
 
+    def _received(self, given: Given, place: Place) -> MessageSet:
+        received = given.in_hand.up_to(place)
+        received.discard_all(MessageSet.of(self.queued(given)))
+        return received
+
     def has_spent(self, given: Given, covered: MessageSet) -> bool:
         """Whether the application may have worked on some of it, and it is consumed."""
-        return any(each.spent and covered.both(each.spent) for each in self._since(given.epoch))
+        return any(each.spent and covered.both(each.spent) for each in self._since(given.since))
 
     def unclear(self, given: Given, place: Place, covered: MessageSet) -> EntryKey | None:
         """An entry with messages that are covered, and were received only after the last one."""
         if (late := given.unclear(place, covered)) is not None:
             return late
-        for each in self._since(given.epoch):
+        for each in self._since(given.since):
             if each.session > given.session:
                 later = covered.both(each.in_hand)
                 later.discard_all(given.in_hand)
@@ -102,10 +121,10 @@ class Passes:
 
     def knows_all(self, given: Given) -> bool:
         """Whether nothing was forgotten that the application may have in hand."""
-        return all(each.is_whole for each in self._since(given.epoch))
+        return all(each.is_whole for each in self._since(given.since))
 
-    def _since(self, epoch: int) -> Iterator[Given]:
-        return (each for each in self._all() if each.epoch == epoch)
+    def _since(self, since: Since) -> Iterator[Given]:
+        return (each for each in self._all() if each.since == since)
 
     def leave(self, given: Given, messages: MessageSet) -> None:
         """A transaction has acknowledged them individually: they come again after an abort."""
@@ -125,21 +144,40 @@ class Passes:
                 found.add_all(other.in_hand.both(messages))
         return found
 
-    def take(self, txn_id: TxnId, given: Given, messages: MessageSet) -> bool:
+    def has_copies(self, txn_id: TxnId, given: Given, place: Place) -> bool:
+        """Whether an acknowledgement up to there means two deliveries of a message that the
+        application may have worked on, or another one of what the transaction has acknowledged.
+        Deliveries for which it asked are no surprise to it.
+        """
+        meant = Taken(given, True, MessageSet())
+        for each in self._all():
+            known = [each.before] if each.before else []
+            for other in self._taken.get(txn_id, ()):
+                if other.given.since == each.since and not other.means(each):
+                    known.append(other.messages)
+            if known and meant.means(each):
+                received = self._received(each, place)
+                if any(received.both(messages) for messages in known):
+                    return True
+        return False
+
+    def take(self, txn_id: TxnId, taken: Taken) -> bool:
         """A transaction has acknowledged them. Returns whether it is the first time here."""
         is_first = txn_id not in self._taken
         if is_first and len(self._taken) >= MAX_TRANSACTIONS:
             del self._taken[next(iter(self._taken))]
-        self._taken.setdefault(txn_id, []).append((given, messages))
+        self._taken.setdefault(txn_id, []).append(taken)
         return is_first
 
     def ended(self, txn_id: TxnId, committed: bool) -> None:
-        for given, messages in self._taken.pop(txn_id, ()):
+        for taken in self._taken.pop(txn_id, ()):
             if committed:
-                self.leave(given, messages)
-                for other in self._all():
-                    if other is not given:
-                        self._consumed_elsewhere(other, messages)
+                self.leave(taken.given, taken.messages)
+                for each in self._all():
+                    if taken.means(each):
+                        each.in_hand.discard_all(taken.messages)
+                    else:
+                        self._consumed_elsewhere(each, taken.messages)
 
     def _consumed_elsewhere(self, given: Given, messages: MessageSet) -> None:
         """As delivered in another pass. Copies in the queue need not be received."""
@@ -155,7 +193,7 @@ class Passes:
         """
         found: dict[TxnId, bool] = {}
         for other, taken in self._taken.items():
-            for pass_, some in taken if other != txn_id else ():
-                if covered.both(some):
-                    found[other] = found.get(other, False) or pass_ is not given
+            for each in taken if other != txn_id else ():
+                if covered.both(each.messages):
+                    found[other] = found.get(other, False) or not each.means(given)
         return list(found.items())

@@ -10,7 +10,13 @@ from google.protobuf.message import DecodeError
 from managed_ledger.checksum import crc32c
 from pybroker.client.compression import codec
 from pybroker.client.consuming.acks import all_bits, from_words
-from pybroker.client.messages import Message, ReceivedEntry, UnpackedMessage
+from pybroker.client.errors import MessageTooBig
+from pybroker.client.messages import (
+    MAX_BATCH_MESSAGES,
+    Message,
+    ReceivedEntry,
+    UnpackedMessage,
+)
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CHECKSUM_MAGIC
 from pybroker.wire.message_metadata import (
@@ -35,7 +41,6 @@ _LEAST_PLAIN: Final = 16
 _NO_HEAD: Final = (0, 0, 0)
 _SMALL: Final = 4096  # copying this little costs less than a view
 _TORN: Final = pb.CommandAck.BatchDeSerializeError
-_MAX_BATCH_MESSAGES: Final = 1_000_000
 MAX_MESSAGE_BYTES: Final = 1024**3  # uncompressed; a producer's claim is not trusted
 
 
@@ -100,18 +105,21 @@ def checked_batch_size(metadata: pb.MessageMetadata) -> int:
     if not metadata.HasField("num_messages_in_batch"):
         return 0
     size = metadata.num_messages_in_batch
-    if not 1 <= size <= _MAX_BATCH_MESSAGES:
+    if not 1 <= size <= MAX_BATCH_MESSAGES:
         raise CorruptEntry(f"it is a batch of {size} messages", _TORN)
     return size
 
 
-def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-    """Raises CorruptEntry, UnsupportedCompression."""
+def decompressed(metadata: pb.MessageMetadata, payload: bytes, most_bytes: int) -> bytes:
+    """Raises CorruptEntry, UnsupportedCompression; MessageTooBig if the result would be larger than
+    this client accepts.
+    """
     decompress = codec(metadata.compression).decompress
     size = metadata.uncompressed_size
     if size > MAX_MESSAGE_BYTES:
         reason = f"it claims {size} bytes uncompressed"
         raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
+    check_size(size, most_bytes)
     try:
         plain = decompress(payload, size)
     except Exception as error:  # Every codec raises its own errors.
@@ -120,6 +128,15 @@ def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         reason = f"it has {len(plain)} bytes uncompressed instead of {size}"
         raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
     return plain
+
+
+def check_size(size_bytes: int, most_bytes: int) -> None:
+    """Raises MessageTooBig."""
+    if size_bytes > most_bytes:
+        raise MessageTooBig(
+            f"A message has {size_bytes} bytes, more than the {most_bytes} that are accepted here: "
+            "receive it with a client of the binary protocol, or skip it"
+        )
 
 
 def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
@@ -131,7 +148,7 @@ def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
 def permits_of(command: pb.CommandMessage, entry: bytes) -> int:
     """The permits that the broker used for an unreadable entry: its stated number of messages."""
     size = last_batch_index(entry) + 1
-    return unacked_indexes(command, size if 0 < size <= _MAX_BATCH_MESSAGES else 0).bit_count()
+    return unacked_indexes(command, size if 0 < size <= MAX_BATCH_MESSAGES else 0).bit_count()
 
 
 def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Message]:

@@ -29,6 +29,7 @@ from pybroker.client.consuming.transacted import Transacted
 from pybroker.client.errors import (
     AlreadyClosed,
     ConnectError,
+    MessageTooBig,
     PulsarException,
     Timeout,
     UnsupportedCompression,
@@ -65,15 +66,14 @@ class TopicConsumer:
         self._attachment = Attachment(cluster, topic, self)
         self._permits_owed = 0
         self._start = spec.start
-        # The connection of a SEEK in progress; and of one that made the broker close the consumer.
-        self._seeking_on: Connection | None = None
-        self._moved_on: Connection | None = None
-        # Messages that arrived during a seek: wanted if the seek fails.
-        self._held: list[MessageRun] = []
+        self._seeking_on: Connection | None = None  # where a SEEK is in progress
+        self._moved_on: Connection | None = None  # where one made the broker close the consumer
+        self.reached_end = False  # of a terminated topic
+        self._held: list[MessageRun] = []  # arrived during a seek: wanted if it fails
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
         keeps = cluster.transacts and spec.start is None and _is_in_order(options)
-        self._intake = Intake(self, options, self._acks, keeps)
+        self._intake = Intake(self, options, self._acks, keeps, cluster.max_message_bytes)
         self._passes = Passes(self, queue, self._intake)
         gets_all = not options.is_read_compacted and options.key_shared_policy is None
         self._transacted = Transacted(
@@ -206,8 +206,8 @@ class TopicConsumer:
     def _take_in(self, run: MessageRun) -> None:
         try:
             messages = self._intake.messages_of(run)
-        except UnsupportedCompression as error:
-            # After that the broker gives the messages to a consumer that can read them.
+        except (UnsupportedCompression, MessageTooBig) as error:
+            # After that the broker gives the messages to a consumer that can take them.
             if (connection := self._attachment.close()) is not None:
                 self.leave(connection)
             self.failed(error)

@@ -16,7 +16,7 @@ from pybroker.client.consuming.acknowledger import Acknowledger
 from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.given import Given
 from pybroker.client.consuming.message_set import MessageSet
-from pybroker.client.consuming.passes import Passes
+from pybroker.client.consuming.passes import Passes, Taken
 from pybroker.client.errors import ConnectError, PulsarException
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.transactions.transaction import Transaction
@@ -56,7 +56,7 @@ class Transacted:
         for given, places in groups.items():
             taken = MessageSet.of(places)
             self._passes.leave(given, taken)
-            self._take(txn, given, self._passes.copies(given, taken))
+            self._take(txn, Taken(given, False, self._passes.copies(given, taken)))
 
     async def acknowledge_up_to(self, txn: Transaction, message: Message | MessageId) -> None:
         """Raises TransactionConflict, NotAllowed."""
@@ -72,7 +72,7 @@ class Transacted:
         command = self._acks.up_to(txn.txn_id, place, covered if is_known else None)
         await self._send(txn, [command])
         if given is not None:
-            self._take(txn, given, covered)
+            self._take(txn, Taken(given, True, covered))
 
     async def _covered(self, txn: Transaction, given: Given, place: Place) -> MessageSet:
         """Raises TransactionConflict if it covers second copies of what was consumed."""
@@ -88,12 +88,14 @@ class Transacted:
                 raise _delivered_twice(txn, other)
         if passes.has_spent(given, covered):
             raise _delivered_twice(txn, None)
+        if passes.has_copies(txn.txn_id, given, place):
+            raise _received_twice(txn)
         if (late := passes.unclear(given, place, covered)) is not None:
             raise _came_late(txn, place, late)
         return covered
 
-    def _take(self, txn: Transaction, given: Given, messages: MessageSet) -> None:
-        if given.is_kept and messages and self._passes.take(txn.txn_id, given, messages):
+    def _take(self, txn: Transaction, taken: Taken) -> None:
+        if taken.given.is_kept and taken.messages and self._passes.take(txn.txn_id, taken):
             txn.follow(self._ended)
 
     def _ended(self, txn_id: TxnId, committed: bool) -> None:
@@ -131,6 +133,14 @@ def _came_late(txn: Transaction, place: Place, late: EntryKey) -> TransactionCon
         f"Transaction {txn.txn_id} cannot acknowledge everything up to {place[0]}:{place[1]}: the "
         f"message {late[0]}:{late[1]} was received after it. Acknowledge that message individually "
         "before, or abort and ask for redelivery"
+    )
+
+
+def _received_twice(txn: Transaction) -> TransactionConflict:
+    return TransactionConflict(
+        f"Transaction {txn.txn_id} cannot acknowledge messages that were received twice, because "
+        "the connection broke: they might count twice. Abort, ask for redelivery, and acknowledge "
+        "the messages you then receive"
     )
 
 

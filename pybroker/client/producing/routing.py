@@ -23,7 +23,12 @@ class Batching(Protocol):
 
 
 def murmur3_hash(key: str) -> int:
-    """MurmurHash3_x86_32 with seed 0 over UTF-8, without the sign bit."""
+    """Without the sign bit."""
+    return murmur3_32(key) & _POSITIVE
+
+
+def murmur3_32(key: str) -> int:
+    """MurmurHash3_x86_32 with seed 0 over UTF-8."""
     data = key.encode()
     value = 0
     whole = len(data) // 4 * 4
@@ -31,7 +36,7 @@ def murmur3_hash(key: str) -> int:
         value ^= _murmur_mix(int.from_bytes(data[start : start + 4], "little"))
         value = (_rotate(value, 13) * 5 + 0xE6546B64) & _U32
     value ^= _murmur_mix(int.from_bytes(data[whole:], "little"))
-    return _murmur_finish(value ^ len(data)) & _POSITIVE
+    return _murmur_finish(value ^ len(data))
 
 
 def _rotate(value: int, bits: int) -> int:

@@ -29,7 +29,7 @@ from pybroker.client.producing.entries import EntryWriter, described
 from pybroker.client.producing.packer import Encode, Packer, T
 from pybroker.client.producing.room import Room
 from pybroker.client.producing.send_queue import PendingEntry, SendQueue
-from pybroker.client.transactions.transaction import Transaction
+from pybroker.client.transactions.transaction import Publishing
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # SEND_ERRORs after which the same entry may be accepted; any other is the entry's answer.
@@ -74,7 +74,7 @@ class TopicProducer:
         self._room = Room(topic, options, room_freed)
         self._failure: Exception | None = None
         # Transactions that the topic is about to join, with the number of waiting messages.
-        self._joining: dict[Transaction, int] = {}
+        self._joining: dict[Publishing, int] = {}
 
     # --- for the application ----------------------------------------------------------------
 
@@ -104,14 +104,14 @@ class TopicProducer:
     def has_open_batch(self) -> bool:
         return self._packer.has_open_batch
 
-    def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
+    def submit(self, message: Outgoing, txn: Publishing | None, done: Done) -> None:
         """Accepts the message; `done` is called once, immediately if it is refused."""
         if tracing.spans is not None:
             txn_id = None if txn is None else txn.txn_id
             message, done = tracing.spans.publish(self.topic, message, txn_id, done)
         self._take(1, txn, done, self._packer.message, message)
 
-    def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
+    def submit_batch(self, batch: EncodedBatch, txn: Publishing | None, done: Done) -> None:
         """Like `submit`, for an encoded batch: one entry, or several if it is too large for one.
         `done` gets the first message's id, or the failure of any of them."""
         if tracing.spans is not None:
@@ -120,7 +120,7 @@ class TopicProducer:
         self._take(batch.message_count, txn, done, self._packer.batch, batch)
 
     def _take(
-        self, count: int, txn: Transaction | None, done: Done, encode: Encode[T], content: T
+        self, count: int, txn: Publishing | None, done: Done, encode: Encode[T], content: T
     ) -> None:
         refusal = self._room.take(count)
         if refusal is not None:
@@ -133,7 +133,7 @@ class TopicProducer:
             self._publish_in(txn, count, done, encode, content)
 
     def _publish_in(
-        self, txn: Transaction, count: int, done: Done, encode: Encode[T], content: T
+        self, txn: Publishing, count: int, done: Done, encode: Encode[T], content: T
     ) -> None:
         """Accepts `content` once the topic has joined `txn`."""
         txn_id = txn.txn_id

@@ -24,6 +24,7 @@ from pybroker.client.errors import (
     Timeout,
     TransactionOutcomeUnknown,
 )
+from pybroker.client.transactions.prepared import PreparedTransaction
 from pybroker.client.transactions.transaction import Transaction, TransactionEnds
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -161,6 +162,42 @@ class Coordinators:
             if not unsure:
                 raise
             raise TransactionOutcomeUnknown(txn_id) from error
+
+    async def prepare(self, txn_id: TxnId, name: str) -> None:
+        """Durable when this returns. Idempotent, so that it can be repeated."""
+
+        async def prepare() -> None:
+            if not (await self._connection(txn_id.most)).prepares:
+                raise NotAllowed("This broker cannot prepare transactions: commit or abort")
+            request = pb.CommandPrepareTxn(
+                txnid_most_bits=txn_id.most, txnid_least_bits=txn_id.least, name=name
+            )
+            await self._ask(txn_id.most, request)
+
+        await self._cluster.patiently(prepare, f"Preparing transaction {txn_id}")
+
+    async def prepared(self, name: str | None) -> list[PreparedTransaction]:
+        """Of all coordinators. Raises NotAllowed if the broker cannot prepare transactions."""
+        found = list[PreparedTransaction]()
+        for coordinator_id in range(await self._cluster.partition_count(str(COORDINATOR_ASSIGN))):
+            request = pb.CommandListPreparedTxns(tc_id=coordinator_id, name=name)
+            ask = partial(self._ask_for_prepared, request)
+            while True:
+                answer = await self._cluster.patiently(ask, "Listing prepared transactions")
+                listed = answer.transaction
+                found += [PreparedTransaction.of(coordinator_id, each) for each in listed]
+                if not answer.has_more:
+                    break
+                request.after_least_bits = listed[-1].txnid_least_bits
+        return found
+
+    async def _ask_for_prepared(
+        self, request: pb.CommandListPreparedTxns
+    ) -> pb.CommandListPreparedTxnsResponse:
+        if not (await self._connection(request.tc_id)).prepares:
+            raise NotAllowed("This broker cannot prepare transactions, so there are none")
+        answer: pb.CommandListPreparedTxnsResponse = await self._ask(request.tc_id, request)
+        return answer
 
     async def _require_together(self, txn_id: TxnId, others: Sequence[TxnId]) -> None:
         """A broker that does not know the field would commit only the first of them."""

@@ -47,6 +47,18 @@ class TransactionGroup(Sequence[Transaction]):
         """Commits all or none; durable and visible when this returns. See `commit_together`."""
         await commit_together(self._transactions)
 
+    async def prepare(self, name: str = "") -> None:
+        """Prepares all of them; if one cannot be, aborts all and raises why. See
+        Transaction.prepare. Another client commits them with `commit(together_with=…)`.
+        """
+        made = await asyncio.gather(
+            *(each.prepare(name) for each in self._transactions), return_exceptions=True
+        )
+        for refused in made:
+            if isinstance(refused, BaseException):
+                await _abort_because(self._transactions, refused)
+                raise refused
+
     async def abort(self) -> None:
         """Aborts all of them, then raises the first failure."""
         failures = await _abort_all(self._transactions)

@@ -12,7 +12,13 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.base.errors import (
+    AuthorizationError,
+    InvalidTxnStatus,
+    NotAllowed,
+    TransactionNotFound,
+    Undecided,
+)
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.client import tracing
@@ -26,20 +32,29 @@ from pybroker.client.messages import Done, MessageId
 
 class TxnState(Enum):
     OPEN = "open"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
     COMMITTING = "committing"
     ABORTING = "aborting"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    # The end was requested, but the answer was lost or not understood.
+    # The end or PREPARE was requested, but the answer was lost or not understood.
     UNKNOWN = "unknown"
 
 
 TXN_STATES: Final = {
-    TxnState.OPEN: {TxnState.COMMITTING, TxnState.ABORTING},
+    TxnState.OPEN: {TxnState.PREPARING, TxnState.COMMITTING, TxnState.ABORTING},
+    TxnState.PREPARING: {
+        TxnState.PREPARED,
+        TxnState.OPEN,
+        TxnState.ABORTING,
+        TxnState.UNKNOWN,
+    },
+    TxnState.PREPARED: {TxnState.PREPARING, TxnState.COMMITTING, TxnState.ABORTING},
     TxnState.COMMITTING: {TxnState.COMMITTED, TxnState.ABORTING, TxnState.UNKNOWN},
     TxnState.ABORTING: {TxnState.ABORTED, TxnState.UNKNOWN},
-    # Ending is idempotent: requesting the same end again reveals the outcome.
-    TxnState.UNKNOWN: {TxnState.COMMITTING, TxnState.ABORTING},
+    # All of these are idempotent: requesting the same again reveals the outcome.
+    TxnState.UNKNOWN: {TxnState.PREPARING, TxnState.COMMITTING, TxnState.ABORTING},
     TxnState.COMMITTED: set(),
     TxnState.ABORTED: set(),
 }
@@ -51,6 +66,21 @@ class Publisher(Protocol):
     topic: str
 
     def flush_batch(self) -> None: ...
+
+
+class Publishing(Protocol):
+    """What a producer needs from a transaction."""
+
+    @property
+    def txn_id(self) -> TxnId: ...
+
+    def publish(
+        self, publisher: Publisher, done: Done, joined: Callable[[Exception | None, Done], None]
+    ) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+    async def joined(self, topic: str) -> None: ...
 
 
 MAX_FOLLOWED: Final = 10_000  # transactions; beyond this number the oldest are not followed
@@ -87,6 +117,7 @@ class CoordinatorApi(Protocol):
     async def end(
         self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId] = ()
     ) -> None: ...
+    async def prepare(self, txn_id: TxnId, name: str) -> None: ...
 
 
 Joined = Callable[[Exception | None], None]
@@ -156,11 +187,13 @@ class Transaction:
 
     async def has_committed(self, other: TxnId, topic: str, subscription: str) -> bool | None:
         """Whether another transaction, which this subscription has joined, may have committed; None
-        while it is open.
+        before it is decided.
         """
         ends = (InvalidTxnStatus, TransactionNotFound)
         try:
             await self._coordinator.add_subscription(other, topic, subscription)
+            return None
+        except Undecided:
             return None
         except ends:
             pass
@@ -190,12 +223,16 @@ class Transaction:
         """
         self.move_to(TxnState.COMMITTING)
         await self.settle_operations()
+        await self._require_complete("committed")
+        await self.end(commit=True, together_with=together_with)
+
+    async def _require_complete(self, wanted: str) -> None:
+        """Aborts it if an operation has failed, and raises TransactionAborted."""
         if self.failure is None:
-            await self.end(commit=True, together_with=together_with)
             return
         self.move_to(TxnState.ABORTING)
         aborted = TransactionAborted(
-            f"Transaction {self.txn_id} was aborted instead of committed because an operation "
+            f"Transaction {self.txn_id} was aborted instead of {wanted} because an operation "
             f"failed: {self.failure}"
         )
         try:
@@ -209,6 +246,30 @@ class Transaction:
                 "it holds its messages until it times out"
             )
         raise aborted from self.failure
+
+    async def prepare(self, name: str = "") -> None:
+        """From now on only `commit` and `abort` end it, of this client or another one of its owner:
+        no timeout, no lost connection. All that it did is durable when this returns, and nothing
+        more can be done in it. `prepared_transactions` of any client finds it by its `name`.
+
+        It holds its topics' readers back until somebody decides, so decide soon. Leaving an `async
+        with` block does not. Differs: raises NotAllowed with Apache Pulsar.
+
+        Raises TransactionAborted if an operation failed, InvalidTxnStatus if it has ended
+        meanwhile. After Timeout it may be prepared: call this again, or `abort`.
+        """
+        self.move_to(TxnState.PREPARING)
+        await self.settle_operations()
+        await self._require_complete("prepared")
+        try:
+            await self._coordinator.prepare(self.txn_id, name)
+        except (AuthorizationError, NotAllowed):
+            self.state = TxnState.OPEN
+            raise
+        except BaseException:
+            self.state = TxnState.UNKNOWN
+            raise
+        self.state = TxnState.PREPARED
 
     async def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are undone."""
@@ -305,17 +366,29 @@ class Transaction:
 
         `joined` gets the `done` to call then, because the transaction needs the answer too.
         """
+        try:
+            finished = self.operation(done)
+        except InvalidTxnStatus as error:
+            joined(error, done)
+        else:
+            self.enlist(publisher, lambda error: joined(error, finished))
+
+    def operation(self, done: Done) -> Done:
+        """Begins one, which ends with a call of what this returns. Raises InvalidTxnStatus."""
         if self.state is not TxnState.OPEN:
-            joined(self._refusal(), done)
-            return
-        self._publishers[publisher] = None
+            raise self._refusal()
         self._operations += 1
 
         def finished(message_id: MessageId | None, error: Exception | None) -> None:
             done(message_id, error)
             self._operation_ended(error)
 
-        self._take_in(publisher.topic, None).then(lambda error: joined(error, finished))
+        return finished
+
+    def enlist(self, publisher: Publisher, joined: Joined) -> None:
+        """Like `publish`, for a message whose operation has begun."""
+        self._publishers[publisher] = None
+        self._take_in(publisher.topic, None).then(joined)
 
     async def acknowledge(
         self, topic: str, subscription: str, send: Callable[[], Awaitable[None]]

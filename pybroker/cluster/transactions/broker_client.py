@@ -1,7 +1,7 @@
 """The login of this broker on other brokers: the brokerClient… keys of broker.conf."""
 
 from managed_ledger.storage.tls_files import ClientTls, TlsFiles
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.client.connection.auth import (
     Authentication,
     AuthenticationBasic,

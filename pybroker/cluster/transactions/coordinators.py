@@ -9,24 +9,24 @@ such partitions, and takes them.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pybroker.base.errors import NotAllowed, PulsarError, TransactionNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.base.runtime import Clock, Tasks
-from pybroker.broker.ownership import Bundle, Ownership
+from pybroker.broker.brokers.ownership import Bundle, Ownership
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.cluster.transactions.groups import SharedGroups, assign_partition
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.elsewhere import (
+from pybroker.transaction.coordinator.remote_coordinators import (
     Answer,
-    Elsewhere,
     Participation,
+    RemoteCoordinators,
     require_begun,
 )
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -44,16 +44,20 @@ class SharedCoordinators:
         clock: Clock,
         count: Callable[[], int],
         fencing: SharedFencing,
+        other_logs: Callable[[], Iterable[TopicName]] = tuple,
     ) -> None:
-        """`count` returns the cluster's current number of coordinators."""
+        """`count` returns the cluster's current number of coordinators, `other_logs` what else must
+        never be without a broker: groups of Kafka's, whose offsets expire and may be pending.
+        """
         self._coordinators = coordinators
         self._ownership = ownership
         self._peers = peers
         self._count = count
+        self._other_logs = other_logs
         self._tasks = Tasks("coordinators of several brokers")
-        self.elsewhere = Elsewhere(self._serves, self._ask, clock)
+        self.remote = RemoteCoordinators(self._serves, self._ask, clock)
         groups = SharedGroups(ownership, peers, self._ask)
-        coordinators.share_with(self.elsewhere, groups, fencing)
+        coordinators.share_with(self.remote, groups, fencing)
         ownership.on_change(self._came, self._goes)
 
     def count_again(self) -> None:
@@ -67,7 +71,7 @@ class SharedCoordinators:
     async def close(self) -> None:
         """Idempotent."""
         await self._tasks.close()
-        await self.elsewhere.close()
+        await self.remote.close()
 
     def _serves(self, coordinator_id: int) -> bool:
         return self._ownership.owns(assign_partition(coordinator_id))
@@ -75,7 +79,7 @@ class SharedCoordinators:
     # Ownership
 
     def _came(self, bundle: Bundle) -> None:
-        self.elsewhere.forget_open()
+        self.remote.forget_open()
         for coordinator_id in self._in(bundle):
             self._coordinators.take(coordinator_id)
 
@@ -96,20 +100,22 @@ class SharedCoordinators:
             self._coordinators.count = self._count()
             for coordinator_id in self._coordinators.begun_ids():
                 await self._see_that_it_is_served(coordinator_id)
+            for name in self._other_logs():
+                await self._owner_of(name)
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _see_that_it_is_served(self, coordinator_id: int) -> None:
+        is_here = await self._owner_of(assign_partition(coordinator_id))
+        if is_here and self._coordinators.serving(coordinator_id) is None:
+            self._coordinators.take(coordinator_id)
+
+    async def _owner_of(self, name: TopicName) -> bool:
+        """Whether this broker serves it; it takes what has no broker, if it should."""
         try:
-            owner = await self._ownership.owner_of(assign_partition(coordinator_id))
+            return await self._ownership.owner_of(name) is None
         except PulsarError as error:
-            log.info(
-                "cannot find out which broker serves transaction coordinator %s: %s",
-                coordinator_id,
-                error,
-            )
-        else:
-            if owner is None and self._coordinators.serving(coordinator_id) is None:
-                self._coordinators.take(coordinator_id)
+            log.info("cannot find out which broker serves %s: %s", name, error)
+            return False
 
     # Questions
 
@@ -144,8 +150,9 @@ class SharedCoordinators:
             if asked.session.id.owner is not None:
                 command.transactional_id_owner = asked.session.id.owner
         answer = await self._peers.request(broker, command)
+        status = TxnStatus(answer.status) if answer.HasField("status") else None
         return Answer(
-            TxnStatus(answer.status) if answer.HasField("status") else None,
+            TxnStatus.PREPARED if answer.prepared else status,
             answer.takes_part,
             answer.owner if answer.HasField("owner") else None,
             answer.reason,

@@ -21,11 +21,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
-from pybroker.broker.ownership import BrokerAddress, Ownership
+from pybroker.broker.brokers.ownership import BrokerAddress, Ownership
 from pybroker.cluster.transactions.groups import assign_partition
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.transactional_ids import SessionRef
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _FIRST_PAUSE_S: Final = 0.05
@@ -53,7 +53,7 @@ class Neighbours(Protocol):
 
 
 class SharedFencing:
-    """Implements transaction.coordinator.fencing_elsewhere.FencingElsewhere."""
+    """Implements transaction.coordinator.remote_fencing.RemoteFencing."""
 
     def __init__(
         self,

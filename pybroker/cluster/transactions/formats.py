@@ -8,8 +8,8 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.transaction.buffer.transactional_entries import FOREIGN
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.pulsar_log import PulsarLog
-from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.transaction.coordinator.log.pulsar_log import PulsarLog
+from pybroker.transaction.coordinator.log.transaction_log import TransactionLog
 from pybroker.wire.message_metadata import message_count
 
 __all__ = ["FOREIGN", "message_count", "use_pulsars_formats"]

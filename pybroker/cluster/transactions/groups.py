@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
-from pybroker.broker.ownership import Ownership
+from pybroker.broker.brokers.ownership import Ownership
 from pybroker.cluster.transactions.peers import Peers
-from pybroker.transaction.coordinator.elsewhere import Answer, Participation
-from pybroker.transaction.coordinator.settling import Verdicts
+from pybroker.transaction.coordinator.group_commits.settling import Verdicts
+from pybroker.transaction.coordinator.remote_coordinators import Answer, Participation
 from pybroker.transaction.txn_status import TxnStatus, coordinator_not_ready
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -28,7 +28,7 @@ def assign_partition(coordinator_id: int) -> TopicName:
 
 
 class SharedGroups:
-    """Implements transaction.coordinator.groups.GroupsElsewhere. `ask`: see Elsewhere."""
+    """Implements transaction.coordinator.groups.RemoteGroups. `ask`: see Elsewhere."""
 
     def __init__(
         self,

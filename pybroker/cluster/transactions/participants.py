@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.ownership import BrokerAddress, NotServedHere, Ownership
-from pybroker.broker.tenants import NotFound
-from pybroker.broker.txn_participants import participant_name
-from pybroker.broker.waiting_ends import WaitingEnds
+from pybroker.broker.brokers.ownership import BrokerAddress, NotServedHere, Ownership
+from pybroker.broker.namespaces.tenants import NotFound
+from pybroker.broker.transactions.txn_participants import participant_name, subscription_place
+from pybroker.broker.transactions.waiting_ends import WaitingEnds
 from pybroker.cluster.transactions.peers import Peers
-from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.coordinator.ends.participants import Participants
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -75,7 +75,7 @@ class SharedParticipants:
             self._local.end_on_subscription, txn_id, topic, subscription, action, low_watermark
         )
         command = partial(_command, txn_id, action, low_watermark, subscription)
-        return self._end(participant_name(topic), end, command, not_later)
+        return self._end(subscription_place(topic), end, command, not_later)
 
     def _end(
         self, name: TopicName, end_here: EndHere, command: Command, not_later: bool

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.errors import ServiceNotReady
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.connection import Connection
 from pybroker.client.errors import ClientError
@@ -116,6 +116,12 @@ class Peers:
     async def joins_groups(self, broker: BrokerAddress) -> bool:
         """Whether the broker knows TRANSACTION_GROUP; Apache's do not. Raises ServiceNotReady."""
         return (await self._connection(broker)).joins_groups
+
+    async def has_kafka_producers(self, broker: BrokerAddress) -> bool:
+        """Whether the broker knows KAFKA_TRANSACTION: it serves Kafka's clients. Raises
+        ServiceNotReady.
+        """
+        return (await self._connection(broker)).has_kafka_producers
 
     async def fences_sessions(self, broker: BrokerAddress) -> bool:
         """Whether the broker knows FENCE_SESSIONS and keeps sessions of transactional ids; Apache's

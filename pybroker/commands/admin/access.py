@@ -16,7 +16,7 @@ from pybroker.commands.credentials import Credentials, credentials
 _URL: Final = "http://localhost:8080"
 
 
-def add_access(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+def add_access(parser: argparse._ActionsContainer, *, again: bool = False) -> None:
     """Adds the options. With `again` they may also stand before the command's name: the parser
     after the name then does not reset them.
     """

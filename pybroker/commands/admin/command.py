@@ -12,7 +12,7 @@ from pybroker.commands.admin.rest import Rest
 Body = Callable[[Namespace], Any]
 Run = Callable[[Rest, Namespace], Any]
 _PLACE: Final = re.compile(r"\{(\w+)\}")
-_NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent)://(.*)", re.DOTALL)
+_NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent|topic)://(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

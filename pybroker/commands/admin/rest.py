@@ -12,6 +12,8 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from pybroker.commands.admin.proxies import proxy_for, through
+
 _V2: Final = "/admin/v2/"
 _TIMEOUT_S: Final = 60.0
 _PORTS: Final = {"http": 80, "https": 443}
@@ -55,8 +57,11 @@ class Rest:
         self._headers = {"Accept": "application/json"}
         if authorization:
             self._headers["Authorization"] = authorization
+        self._through = through(proxy_for(self._url), self._url)
         self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=tls), _Redirects(bool(authorization))
+            urllib.request.HTTPSHandler(context=tls),
+            _Redirects(bool(authorization)),
+            urllib.request.ProxyHandler(None if self._through else {}),
         )
 
     def ask(
@@ -85,11 +90,13 @@ class Rest:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 return Answer(answer.headers, answer.read())
         except urllib.error.HTTPError as error:
-            raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
+            raise RestError(f"HTTP {error.code}: {_reason(error)}{self._through}") from None
         except HTTPException as error:  # the answer ends too early, or a line is too long
-            raise RestError(f"{self._url} sent an unreadable response: {error}") from None
+            why = f"{error}{self._through}"
+            raise RestError(f"{self._url} sent an unreadable response: {why}") from None
         except (urllib.error.URLError, OSError, ValueError) as error:
-            raise RestError(f"{self._url} cannot be reached: {_why(error)}") from None
+            why = f"{_why(error)}{self._through}"
+            raise RestError(f"{self._url} cannot be reached: {why}") from None
 
 
 def _checked(url: str) -> str:

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pybroker.base.arguments import Parser
 from pybroker.commands.admin.access import add_access, rest_of
 from pybroker.commands.admin.output import aligned
 from pybroker.commands.admin.rest import Rest, RestError
@@ -31,8 +32,6 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return reader_left()
-    except KeyboardInterrupt:
-        return 0
     except (RestError, ValueError, OSError) as error:
         print(for_reader(sys.stderr, f"pybroker faults: {error}"), file=sys.stderr)
         return _EXIT_FAILED
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pybroker faults",
         allow_abbrev=False,
         description="Make things go wrong in a broker that was started with --test-mode. "

@@ -2,11 +2,12 @@
 
 import argparse
 import re
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from pybroker.base.names import TopicName
 from pybroker.client import (
@@ -29,10 +30,12 @@ from pybroker.commands.messages.receiving import (
     look_of,
     settings_of,
 )
+from pybroker.commands.messages.scalable import acknowledge, is_scalable, is_stream, subscribe
 from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.transactions import Transactions, add_transactions
 from pybroker.commands.messages.values import Pace, natural
+from pybroker.commands.terminal import for_reader
 
 Received = tuple[Consumer, Message]
 _TYPES: Final = {
@@ -45,6 +48,7 @@ _LOOK_AGAIN_S: Final = 30.0  # how often new topics that match the pattern are l
 _LISTEN_MS: Final = 20  # wait for one of several consumers
 _IN_A_ROW: Final = 100  # from one consumer before the next gets its turn
 _ACKNOWLEDGED_TOGETHER: Final = 1000
+_QUIET_MS: Final = 1000  # wait for the first message before saying why there may be none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,27 +82,32 @@ def run(options: Namespace) -> None:
             "--txn without a limit would never commit: add --num-messages or --txn-size"
         )
     with connect(options) as client, counting(look_of(options, client), "consumed") as screen:
-        _consume(Transactions(client, options), _Source(client, options), screen)
+        _consume(
+            Transactions(client, options), _Source(client, options), screen, is_stream(options)
+        )
 
 
-def _consume(transactions: Transactions, source: "_Source", screen: Screen) -> None:
+def _consume(transactions: Transactions, source: "_Source", screen: Screen, stream: bool) -> None:
+    """`stream`: acknowledge up to a message."""
     for group in transactions.groups(source.messages()):
         with transactions.begin() as txn:
             taken: dict[Consumer, list[MessageId]] = {}
             for number, (consumer, message) in enumerate(group, start=1):
                 screen.show(Shown.of(message))
                 if txn is None:
-                    consumer.acknowledge(message)
+                    acknowledge(consumer, [message.message_id()], None, stream)
                     continue
                 taken.setdefault(consumer, []).append(message.message_id())
                 if number % _ACKNOWLEDGED_TOGETHER == 0:
-                    _acknowledge(taken, txn)
-            _acknowledge(taken, txn)
+                    _acknowledge(taken, txn, stream)
+            _acknowledge(taken, txn, stream)
 
 
-def _acknowledge(taken: dict[Consumer, list[MessageId]], txn: Transaction | None) -> None:
+def _acknowledge(
+    taken: dict[Consumer, list[MessageId]], txn: Transaction | None, stream: bool
+) -> None:
     for consumer, ids in taken.items():
-        consumer.acknowledge(ids, txn=txn)
+        acknowledge(consumer, ids, txn, stream)
     taken.clear()
 
 
@@ -112,6 +121,11 @@ class _Source:
         self._consumers: list[Consumer] = []  # the next one to ask is first
         self._in_a_row = 0
         self._topics: set[str] = set()
+        # And the user may not know it.
+        self._may_be_at_end = options.subscription_position == "Latest" and not (
+            options.start_timestamp
+        )
+        self._began_s = time.monotonic()
         self._looked_s = time.monotonic()
         if options.regex:
             self._pattern = _pattern(options.topic)
@@ -134,16 +148,40 @@ class _Source:
     def _next(self) -> Received:
         if not self._options.regex:
             (consumer,) = self._consumers
-            return consumer, consumer.receive()
+            return consumer, self._receive(consumer)
         while True:
             self._look_again()
+            if time.monotonic() > self._began_s + _QUIET_MS / 1000:
+                self._explain_silence()
             consumer = self._consumers[0]
             if self._in_a_row < _IN_A_ROW:
                 self._in_a_row += 1
                 with suppress(Timeout):
-                    return consumer, consumer.receive(timeout_millis=_LISTEN_MS)
+                    message = consumer.receive(timeout_millis=_LISTEN_MS)
+                    self._may_be_at_end = False
+                    return consumer, message
             self._consumers.append(self._consumers.pop(0))
             self._in_a_row = 0
+
+    def _receive(self, consumer: Consumer) -> Message:
+        if self._may_be_at_end:
+            with suppress(Timeout):
+                message = consumer.receive(timeout_millis=_QUIET_MS)
+                self._may_be_at_end = False
+                return message
+            self._explain_silence()
+        return consumer.receive()
+
+    def _explain_silence(self) -> None:
+        if self._may_be_at_end:
+            self._may_be_at_end = False
+            options = self._options
+            text = (
+                f"no message yet: if subscription {options.subscription_name} is new, it begins at "
+                f"the end of {options.topic}, with the next message that is published; "
+                "with -p Earliest it would begin at the first stored one"
+            )
+            print(for_reader(sys.stderr, text), file=sys.stderr, flush=True)
 
     def _look_again(self) -> None:
         """Subscribes to new topics. Returns when there is at least one consumer."""
@@ -165,19 +203,29 @@ class _Source:
     def _subscribe(self, topics: list[str]) -> None:
         options = self._options
         self._topics.update(topics)
-        consumer = self._client.subscribe(
-            topics if options.regex else topics[0],
-            options.subscription_name,
-            _TYPES[options.subscription_type],
-            initial_position=InitialPosition[options.subscription_position],
-            subscription_mode=SubscriptionMode[options.subscription_mode],
-            replicate_subscription_state_enabled=options.replicated,
-            isolation_level=isolation_of(options),
-            **settings_of(options),
-        )
+        kind, settings = _TYPES[options.subscription_type], self._settings()
+        if is_scalable(options.topic):
+            consumer = subscribe(self._client, options, kind, settings)
+        else:
+            consumer = self._client.subscribe(
+                topics if options.regex else topics[0],
+                options.subscription_name,
+                kind,
+                subscription_mode=SubscriptionMode[options.subscription_mode],
+                **settings,
+            )
         if options.start_timestamp:
             consumer.seek(options.start_timestamp)
         self._consumers.append(consumer)
+
+    def _settings(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "initial_position": InitialPosition[options.subscription_position],
+            "replicate_subscription_state_enabled": options.replicated,
+            "isolation_level": isolation_of(options),
+            **settings_of(options),
+        }
 
 
 def _bare(topic: str) -> str:
@@ -190,7 +238,7 @@ def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
     if bare.count("/") == 0:
         bare = f"public/default/{bare}"
     parts = bare.split("/", 2)
-    if len(parts) < 3 or text.startswith("non-persistent:"):
+    if len(parts) < 3 or text.startswith(("non-persistent:", "topic:")):
         raise ValueError(
             f"{text!r} is not a pattern: use name or persistent://tenant/namespace/name"
         )

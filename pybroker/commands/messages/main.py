@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
+from pybroker.base.arguments import Parser
 from pybroker.base.version import version
 from pybroker.client import PulsarException
 from pybroker.commands.admin.rest import RestError
@@ -23,18 +24,18 @@ _MODULES: Final[dict[str, ModuleType]] = {
     "peek": peek,
 }
 _FAILED: Final = 1
-_INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
 
 
-def main(words: Sequence[str]) -> int:
-    """Runs one command and returns the exit code."""
+def main(words: Sequence[str], like_pulsar_client: bool = False) -> int:
+    """Runs one command and returns the exit code. `like_pulsar_client`: `produce` stores each
+    message in its own entry.
+    """
     options = parser().parse_args(words)
+    options.one_entry_each = like_pulsar_client
     try:
         with _ending_in_order():
             options.run(options)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     except BrokenPipeError:
         return reader_left()
     except (PulsarException, RestError, ValueError, OSError) as error:
@@ -44,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(prog="pybroker", allow_abbrev=False)
+    whole = Parser(prog="pybroker", allow_abbrev=False)
     _add_general(whole)
     commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, module in _MODULES.items():

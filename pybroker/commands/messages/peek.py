@@ -19,6 +19,7 @@ from pybroker.commands.admin.access import rest
 from pybroker.commands.admin.command import segment, topic_parts
 from pybroker.commands.admin.rest import Answer, Rest, RestError
 from pybroker.commands.client_conf import client_conf
+from pybroker.commands.entry_answers import HEADER, id_in_batch, is_end_of_backlog, singles
 from pybroker.commands.messages.receiving import (
     Screen,
     add_look,
@@ -29,11 +30,7 @@ from pybroker.commands.messages.receiving import (
 from pybroker.commands.messages.service import connect, shown_credentials
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.values import message_id
-from pybroker.wire.message_metadata import BadEntry
-from pybroker.wire.single_messages import split_batch
 
-_HEADER: Final = "X-Pulsar-"
-_NOT_FOUND: Final = "HTTP 404: Message not found"
 _ADMIN_URL: Final = "http://localhost:8080"
 
 
@@ -106,7 +103,7 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
         try:
             answer = asked.raw("GET", f"{path}/{number}")
         except RestError as error:
-            if str(error).startswith(_NOT_FOUND):
+            if is_end_of_backlog(error):
                 return
             raise
         yield from messages_of(answer)
@@ -114,33 +111,20 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
     """The messages of an entry, by its headers; several for a batch that can be split."""
-    said = {name.lower(): text for name, text in answer.described(_HEADER).items()}
-    singles = _singles(said, answer.data)
-    if singles is None:
+    said = {name.lower(): text for name, text in answer.described(HEADER).items()}
+    found = singles(said, answer.data)
+    if found is None:
         properties = json.loads(said.get("property", "{}"))
         yield _shown(said, answer.data, said.get("partition-key"), properties, said["message-id"])
         return
-    for index, (single, data) in enumerate(singles):
+    for index, (single, data) in enumerate(found):
         yield _shown(
             said | {"event-time": str(single.event_time)},
             None if single.null_value else data,
             single.partition_key if single.HasField("partition_key") else None,
             {pair.key: pair.value for pair in single.properties},
-            f"{said['message-id']}:-1:{index}",
+            id_in_batch(said["message-id"], index),
         )
-
-
-def _singles(said: Mapping[str, str], data: bytes) -> list[tuple[Any, bytes]] | None:
-    """The messages of a batch. None if the entry is not a batch, or if the batch cannot be split
-    because it is encrypted or inconsistent.
-    """
-    batch_size = int(said.get("num-batch-message", 0))
-    if not batch_size or said.get("is-encrypted") == "true":
-        return None
-    try:
-        return list(split_batch(data, batch_size))
-    except BadEntry:
-        return None
 
 
 def _shown(

@@ -237,7 +237,9 @@ def _schema(options: Namespace) -> Component | KeyValue:
 def _settings(options: Namespace) -> dict[str, Any]:
     """The producer's settings. Raises ValueError."""
     settings: dict[str, Any] = {
-        "batching_enabled": not (options.disable_batching or options.chunking),
+        "batching_enabled": not (
+            options.disable_batching or options.chunking or options.one_entry_each
+        ),
         "chunking_enabled": options.chunking,
         "block_if_queue_full": True,
         "compression_type": _CODECS[options.compression],

@@ -2,8 +2,9 @@
 
 import argparse
 from argparse import Namespace
+from collections.abc import Callable
 
-from pybroker.client import MessageId
+from pybroker.client import Client, Message, MessageId
 from pybroker.commands.messages.receiving import (
     add_isolation,
     add_look,
@@ -12,6 +13,7 @@ from pybroker.commands.messages.receiving import (
     look_of,
     settings_of,
 )
+from pybroker.commands.messages.scalable import is_scalable, read
 from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.values import Pace, message_id
@@ -33,15 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     """Raises PulsarException, ValueError."""
     with connect(options) as client, counting(look_of(options, client), "read") as screen:
-        reader = client.create_reader(
-            options.topic,
-            options.start_message_id,
-            start_message_id_inclusive=options.start_message_id_inclusive,
-            is_read_compacted=options.readCompacted,
-            isolation_level=isolation_of(options),
-            **settings_of(options),
-        )
+        receive = _receiving(client, options)
         pace = Pace(options.rate)
         while not options.num_messages or screen.count < options.num_messages:
             pace.wait()
-            screen.show(Shown.of(reader.read_next()))
+            screen.show(Shown.of(receive()))
+
+
+def _receiving(client: Client, options: Namespace) -> Callable[[], Message]:
+    settings = {"isolation_level": isolation_of(options), **settings_of(options)}
+    if is_scalable(options.topic):
+        return read(client, options, settings).receive
+    reader = client.create_reader(
+        options.topic,
+        options.start_message_id,
+        start_message_id_inclusive=options.start_message_id_inclusive,
+        is_read_compacted=options.readCompacted,
+        **settings,
+    )
+    return reader.read_next

@@ -17,7 +17,7 @@ from pybroker.commands.client_conf import VARIABLE, client_conf, switch
 from pybroker.commands.credentials import Credentials, credentials
 
 URL: Final = "pulsar://localhost:6650"
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 15.0
 _PORT: Final = re.compile(r":([^:\]/]*)(?:/.*)?$")  # in host:port or [::1]:port
 
 

@@ -50,10 +50,16 @@ def _row(topic: Mapping[str, Any]) -> list[str]:
         str(topic["blockedEntries"]),
         f"{_clock(blocking['openTimestamp'])} ({span(blocking['ageMs'])})",
         f"{blocking['txnId']} {blocking['status']}" + (f" +{others}" if others else ""),
-        blocking["owner"] or "-",
+        _whose(blocking),
         _touched(blocking, topic["topic"]),
         "-" if left_ms is None or blocking["status"] != "OPEN" else span(left_ms),
     ]
+
+
+def _whose(blocking: Mapping[str, Any]) -> str:
+    """The owner, and the label that its client has given the transaction."""
+    owner, label = blocking["owner"] or "-", blocking.get("label")
+    return f"{owner} ({label})" if label else owner
 
 
 def _touched(blocking: Mapping[str, Any], shown: str) -> str:

@@ -1,4 +1,6 @@
-"""`pybroker transactions blocking`, `watch` and `abort`: parses, runs and prints."""
+"""`pybroker transactions blocking`, `watch`, `prepared`, `commit` and `abort`: parses, runs and
+prints.
+"""
 
 import argparse
 import re
@@ -8,13 +10,16 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pybroker.base.arguments import Parser
 from pybroker.commands.admin.access import add_access, rest_of
 from pybroker.commands.admin.rest import Rest, RestError
 from pybroker.commands.terminal import for_reader, reader_left
+from pybroker.commands.transactions import prepared
 from pybroker.commands.transactions.blocking import as_json, as_table, ask
 from pybroker.commands.transactions.keys import Pressed, single_keys
 
 _EXIT_FAILED: Final = 1
+_COMMIT: Final = "/admin/v3/transactions/{}/{}/commit"
 _ABORT: Final = "/admin/v3/transactions/abortTransaction"
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {"table": as_table, "json": as_json}
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -28,8 +33,6 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return reader_left()
-    except KeyboardInterrupt:
-        return 0
     except (RestError, ValueError, OSError) as error:
         _complain(error)
         return _EXIT_FAILED
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pybroker transactions", allow_abbrev=False)
+    parser = Parser(prog="pybroker transactions", allow_abbrev=False)
     add_access(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     blocking = commands.add_parser(
@@ -49,18 +52,31 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("--once", action="store_true", help="print once, like blocking")
     watch.add_argument("--interval", type=_seconds, default=1.0, metavar="S",
         help="seconds between refreshes (default 1)")  # fmt: skip
-    abort = commands.add_parser("abort", help="abort an open transaction")
-    abort.set_defaults(run=_abort)
-    abort.add_argument(
-        "transaction",
-        type=_txn_id,
-        metavar="ID",
-        help="transaction id as blocking shows it, e.g. 8,0",
+    waiting = commands.add_parser(
+        "prepared", help="list prepared transactions, the longest prepared first"
     )
+    waiting.set_defaults(run=_prepared)
+    waiting.add_argument(
+        "--limit", type=int, default=100, metavar="N", help="maximum number (default 100)"
+    )
+    waiting.add_argument("--principal", metavar="ROLE", help="show only those of this role")
+    waiting.add_argument("--format", choices=("table", "json"), default="table")
+    add_access(waiting, again=True)
+    commit = commands.add_parser("commit", help="commit a transaction, such as a prepared one")
+    commit.set_defaults(run=_commit)
+    abort = commands.add_parser("abort", help="abort an open or a prepared transaction")
+    abort.set_defaults(run=_abort)
+    for each in (commit, abort):
+        each.add_argument(
+            "transaction",
+            type=_txn_id,
+            metavar="ID",
+            help="transaction id as blocking and prepared show it, e.g. 8,0",
+        )
+        add_access(each, again=True)
     abort.add_argument(
         "-r", "--reason", default="", help="reason, shown to its owner and in the audit log"
     )
-    add_access(abort, again=True)
     for each in (blocking, watch):
         each.add_argument(
             "--limit",
@@ -102,6 +118,18 @@ def _look(rest: Rest, options: Namespace) -> str:
 
 def _blocking(rest: Rest, options: Namespace) -> int:
     print(for_reader(sys.stdout, _look(rest, options)))
+    return 0
+
+
+def _prepared(rest: Rest, options: Namespace) -> int:
+    found = prepared.ask(rest, options.limit, options.principal)
+    text = as_json(found) if options.format == "json" else prepared.as_table(found)
+    print(for_reader(sys.stdout, text))
+    return 0
+
+
+def _commit(rest: Rest, options: Namespace) -> int:
+    rest.ask("POST", _COMMIT.format(*options.transaction))
     return 0
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from managed_ledger.errors import CorruptStorage
+from pybroker.broker.namespaces.tenants import NAMESPACES, PERMISSIONS
 from pybroker.broker.policies.policies import NAMESPACE_LEVELS, with_new_names
 from pybroker.broker.policies.policy import Level
-from pybroker.broker.tenants import NAMESPACES, PERMISSIONS
 from pybroker.formats.apache.json_nodes import Fields, compact, encoded, fields_of, is_plain
 
 _AUTH: Final = "auth_policies"

@@ -15,12 +15,12 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.local_messages import LocalBatch, LocalSender
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.security.identity import Identity
-from pybroker.server.held_runs import HOLD_S
-from pybroker.server.live_login import LiveLogin
+from pybroker.server.connections.live_login import LiveLogin
+from pybroker.server.connections.on_connect import PROTOCOL_VERSION
+from pybroker.server.connections.session import Session
 from pybroker.server.local.sending import Sending, key_values
 from pybroker.server.local.transport import MemoryTransport
-from pybroker.server.on_connect import PROTOCOL_VERSION
-from pybroker.server.session import Session
+from pybroker.server.publishing.held_runs import HOLD_S
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
@@ -151,8 +151,8 @@ class LocalConnection:
                 )
             else:
                 sending.wait_for(sequence_id, index)
-                send = pb.CommandSend(producer_id=sending.producer_id, sequence_id=sequence_id)
-                frame = encode_frame(pb.BaseCommand(type=_Type.SEND, send=send), entry)
+                send = pb.BaseCommand(type=_Type.SEND, send=sending.send(sequence_id))
+                frame = encode_frame(send, entry)
                 self._transport.feed(frame)
             await pace.step(1 + len(message.properties) // _PROPERTIES_A_STEP)
 

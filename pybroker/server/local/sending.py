@@ -57,9 +57,17 @@ class Sending:
             metadata.event_time = message.event_time_ms
         if message.deliver_at_ms is not None:
             metadata.deliver_at_time = message.deliver_at_ms
+        if (txn_id := self.batch.txn_id) is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
         if self.batch.schema_version:
             metadata.schema_version = self.batch.schema_version
         return metadata
+
+    def send(self, sequence_id: int) -> pb.CommandSend:
+        send = pb.CommandSend(producer_id=self.producer_id, sequence_id=sequence_id)
+        if (txn_id := self.batch.txn_id) is not None:
+            send.txnid_most_bits, send.txnid_least_bits = txn_id
+        return send
 
     def wait_for(self, sequence_id: int, index: int) -> None:
         self._waiting.setdefault(sequence_id, deque()).append(index)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pybroker.server.session import Session
+from pybroker.server.connections.session import Session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES, CommandFrame, FrameDecoder
 
@@ -13,26 +13,35 @@ from pybroker.wire.frames import MAX_COMMAND_BYTES, CommandFrame, FrameDecoder
 Heard = Callable[[pb.BaseCommand | None], None]
 
 
-class MemoryTransport(asyncio.Transport):
-    """Holds input back while the session does not read."""
+class SessionTransport(asyncio.Transport):
+    """The session's side: input waits while the session does not read. A subclass takes its output
+    (`write`), and learns of its end (`ended`).
+    """
 
-    def __init__(self, session: Session, address: tuple[str, int], heard: Heard) -> None:
-        super().__init__({"peername": address, "sockname": address})
+    def __init__(self, session: Session, address: tuple[str, int], **extra: Any) -> None:
+        super().__init__({"peername": address, "sockname": address, **extra})
         self._session = session
-        self._heard = heard
-        self._decoder = FrameDecoder(MAX_COMMAND_BYTES)
         self._waiting: deque[memoryview] = deque()
-        self._paused = self._closing = self._reading = False
+        self._paused = self._closing = self._reading = self._at_end = False
         self._loop = asyncio.get_running_loop()
 
     def feed(self, data: bytes) -> None:
         self._waiting.append(memoryview(data))
         self._read_soon()
 
+    def feed_end(self) -> None:
+        """Closes once the session has read everything."""
+        self._at_end = True
+        self._read_soon()
+
     def _read_soon(self) -> None:
-        if not (self._reading or self._paused or self._closing) and self._waiting:
+        if self._reading or self._paused or self._closing:
+            return
+        if self._waiting:
             self._reading = True
             self._loop.call_soon(self._read)
+        elif self._at_end:
+            self.close()
 
     def _read(self) -> None:
         """Delivers as much as a socket would deliver at once."""
@@ -51,12 +60,10 @@ class MemoryTransport(asyncio.Transport):
             self._session.buffer_updated(size)
         self._read_soon()
 
-    # -- the part of asyncio.Transport that a session needs
+    def ended(self) -> None:
+        raise NotImplementedError
 
-    def write(self, data: Any) -> None:
-        for event in self._decoder.receive(data):
-            assert isinstance(event, CommandFrame)
-            self._heard(event.command)
+    # -- the part of asyncio.Transport that a session needs
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -80,10 +87,29 @@ class MemoryTransport(asyncio.Transport):
             self._waiting.clear()
             self._loop.call_soon(self._lost)
 
-    abort = close
+    def abort(self) -> None:
+        self.close()
 
     def _lost(self) -> None:
         self._session.connection_lost(None)
-        self._heard(None)
+        self.ended()
         # Breaks reference cycles; nothing is read or delivered any more.
-        del self._session, self._heard
+        del self._session
+
+
+class MemoryTransport(SessionTransport):
+    """Hands the session's commands to a function."""
+
+    def __init__(self, session: Session, address: tuple[str, int], heard: Heard) -> None:
+        super().__init__(session, address)
+        self._heard = heard
+        self._decoder = FrameDecoder(MAX_COMMAND_BYTES)
+
+    def write(self, data: Any) -> None:
+        for event in self._decoder.receive(data):
+            assert isinstance(event, CommandFrame)
+            self._heard(event.command)
+
+    def ended(self) -> None:
+        self._heard(None)
+        del self._heard

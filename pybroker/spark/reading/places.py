@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from pybroker.base.errors import NotAllowed
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, any_topic
 from pybroker.client import InitialPosition, MessageId
 from pybroker.spark.offsets import EARLIEST, Position
 from pybroker.spark.options import Chosen
@@ -44,13 +44,13 @@ class Place(NamedTuple):
 
 
 def of_topic(given: Mapping[str, Any], topic: str) -> Any:
-    """The value for a partition in a JSON object by topic: under its own name or its topic's. A
-    topic without partitions may be named as its only one."""
+    """The value for a partition or a segment in a JSON object by topic: under its own name or its
+    topic's. A topic without partitions may be named as its only one."""
     name = TopicName.parse(topic)
-    other = name.partitioned_name if name.partition >= 0 else f"{name}-partition-0"
-    wanted = {str(name), str(other)}
+    whole = name.partitioned_name
+    wanted = {str(name), f"{name}-partition-0" if whole == name else str(whole)}
     for key, value in given.items():
-        if str(TopicName.parse(key)) in wanted:
+        if str(any_topic(key)) in wanted:
             return value
     return None
 

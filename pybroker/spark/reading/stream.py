@@ -47,6 +47,7 @@ from pybroker.spark.reading.idle import Idleness
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.losses import Losses
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
+from pybroker.spark.reading.segments import held_back, without_deleted
 from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
 from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
@@ -285,7 +286,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if may_wait and self._delay.holds_back(survey, behind):
             behind = {}
         spans = {topic: _nothing_behind(starts[topic]) for topic in ends}
-        spans |= self._spans(session, behind, ends, limits)
+        spans = held_back(spans | self._spans(session, behind, ends, limits), ends)
         self._unread.remember(survey, spans, ends)
         acknowledged = {
             topic: [stretch for stretch in stretches if stretch.last > spans[topic].after]
@@ -304,12 +305,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
     ) -> None:
         """Raises InputLost for a topic that is gone, unless the query accepts the loss."""
-        gone = [topic for topic in before.spans if topic not in ends]
+        gone = self._missed(before, ends)
         # A topic may have been created since the targets were set.
         if gone and self._targets is not None:
             there = self._ends(session, before.spans)
-            gone = [topic for topic in gone if topic not in there]
+            still = self._missed(before, there)
+            gone = [topic for topic in gone if topic in still]
         self._losses.gone(gone)
+
+    def _missed(self, before: SourceOffset, there: Collection[str]) -> list[str]:
+        gone = [topic for topic in before.spans if topic not in there]
+        missed = without_deleted(gone, there)
+        return missed + [
+            each for each in gone if each not in missed and self._unread.has_left(each)
+        ]
 
     def _starts(
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
@@ -354,7 +363,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _require_what_was_untold(self, before: SourceOffset, offset: SourceOffset) -> None:
         """Checks topics and logs once the start is known: before PySpark 4.2 a batch is planned
         without knowing where the previous one ended."""
-        self._losses.gone([topic for topic in before.spans if topic not in offset.spans])
+        gone = [topic for topic in before.spans if topic not in offset.spans]
+        self._losses.gone(without_deleted(gone, offset.spans))
 
         def look(session: Session) -> None:
             for topic, span in offset.spans.items():

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
 from pybroker.base.errors import NotAllowed, TopicNotFound
-from pybroker.base.names import TopicName
+from pybroker.base.names import SCALABLE, SEGMENT, TopicName, any_topic
 from pybroker.spark import control_topics
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session, each_of
@@ -15,6 +16,7 @@ from pybroker.spark.session import Session, each_of
 _WAYS: Final = ("topic", "topics", "topicsPattern")
 _PARTITION: Final = re.compile(r"-partition-\d+$")
 _SCHEME: Final = "://"
+_OF_SEGMENTS: Final = f"{SEGMENT}://"
 _SYSTEM: Final = "__"
 
 
@@ -38,7 +40,7 @@ class Topics:
         if given == ["topicsPattern"]:
             return cls(pattern=_checked(options["topicsPattern"]), wait=wait)
         names = options["topics"] or (options["topic"],)
-        return cls(tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), wait=wait)
+        return cls(tuple(dict.fromkeys(str(any_topic(name)) for name in names)), wait=wait)
 
     def partitions(self, session: Session, known: Collection[str] = ()) -> list[str]:
         """The partitions of all current topics, in order. A topic with a partition in `known` is
@@ -92,17 +94,17 @@ class Topics:
             )
 
     def bases(self, session: Session) -> Sequence[str]:
-        """The topics, partitioned or not."""
+        """The topics, partitioned or not; a segment of each scalable one, which has its schemas."""
         if self.pattern is None:
-            return self.names
+            return [_first_segment(session, name) or name for name in self.names]
         return sorted({_base(name) for name in self._listed(session, self.pattern)})
 
     def require(self, option: str, given: object) -> None:
         """Checks positions or times by topic. Raises NotAllowed for a topic that is not read: the
         value was meant for a topic that would otherwise begin elsewhere."""
         for key in given if isinstance(given, Mapping) else ():
-            name = str(TopicName.parse(key))
-            if not self._reads(name) and not self._reads(_PARTITION.sub("", name)):
+            name = str(any_topic(key))
+            if not self._reads(name) and not self._reads(_base(name)):
                 raise NotAllowed(
                     f"{option} mentions {key}, which is not among the topics read: "
                     f"{self.pattern or ', '.join(self.names)}"
@@ -111,7 +113,7 @@ class Topics:
     def _reads(self, name: str) -> bool:
         if self.pattern is not None:
             return _of_pattern(self.pattern).fullmatch(name.partition(_SCHEME)[2]) is not None
-        return any(name in (each, _PARTITION.sub("", each)) for each in self.names)
+        return any(name in (each, _base(each)) for each in self.names)
 
     def _listed(self, session: Session, pattern: str) -> Sequence[str]:
         namespace = TopicName.parse(pattern).namespace_name
@@ -132,12 +134,24 @@ def _matching(pattern: str, listed: Sequence[str]) -> Sequence[str]:
     ]
 
 
+def _first_segment(session: Session, name: str) -> str | None:
+    """None for an ordinary topic, and for a missing one."""
+    if any_topic(name).domain != SCALABLE:
+        return None
+    with suppress(TopicNotFound):
+        return session.partitions(name, create=False)[0]
+    return None
+
+
 def _base(name: str) -> str:
+    """The topic of a partition or a segment."""
+    if name.startswith(_OF_SEGMENTS):
+        return str(TopicName.parse(name).partitioned_name)
     return _PARTITION.sub("", name)
 
 
 def _is_among(name: str, partitions: Collection[str]) -> bool:
-    return any(name in (each, _PARTITION.sub("", each)) for each in partitions)
+    return any(name in (each, _base(each)) for each in partitions)
 
 
 def _of_pattern(pattern: str) -> re.Pattern[str]:

@@ -27,6 +27,10 @@ class Unread:
         firsts = survey.firsts(left) if left else {}
         self._firsts = {topic: (left[topic], first) for topic, first in firsts.items()}
 
+    def has_left(self, topic: str) -> bool:
+        """Whether messages of the topic were left to the next batch."""
+        return topic in self._firsts
+
     def lost(self, survey: Survey, starts: Mapping[str, Position]) -> dict[str, Position]:
         """The topics on which messages after their start have been deleted, and the first of those
         messages."""

@@ -14,7 +14,7 @@ from managed_ledger.appender import Appended
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import nobody_cares
+from pybroker.base.runtime import do_nothing
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.txn_status import TxnAction
 
@@ -95,7 +95,7 @@ class TopicContents:
     def __init__(self) -> None:
         self._broker, self._namespace = _OF_NO_BROKER, ""
         self._transactions, self.total, self.of_before = _NO_TRANSACTIONS, _NOTHING, _NOWHERE
-        self.on_ended: OnEnded = nobody_cares  # called for each transaction that ends on the topic
+        self.on_ended: OnEnded = do_nothing  # called for each transaction that ends on the topic
 
     def __len__(self) -> int:
         """The number of transactions that hold messages here."""

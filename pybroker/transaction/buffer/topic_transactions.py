@@ -15,13 +15,13 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TxnId, side_log
 from pybroker.base.runtime import Clock
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.log_order.books import Undecided
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.log_order.transaction_index import Undecided
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded, TopicContents, held_in
 from pybroker.transaction.this_turn import WouldWait
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # loaded when a topic first keeps a transaction aside
 
 
 class TopicTransactions:
-    """Create it with `recover`."""
+    """Which transactions are open on one topic. `recover` makes one from what is stored."""
 
     __slots__ = (
         "_aside",

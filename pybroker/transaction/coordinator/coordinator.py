@@ -28,31 +28,31 @@ from managed_ledger.prompt import Prompt, fail, prompt
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
+from pybroker.transaction.coordinator.coordinator_limits import CoordinatorLimits
 from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
-from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
-from pybroker.transaction.coordinator.endings import Endings
-from pybroker.transaction.coordinator.execution_times import ExecutionTimes
-from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
+from pybroker.transaction.coordinator.ends.ended_transactions import EndedTransactions
+from pybroker.transaction.coordinator.ends.endings import Endings
+from pybroker.transaction.coordinator.ends.execution_times import ExecutionTimes
+from pybroker.transaction.coordinator.ends.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.coordinator.ends.timeline import NOT_OF_PREPARED, DecidedBy, note_added
+from pybroker.transaction.coordinator.ends.timeouts import Timeouts
+from pybroker.transaction.coordinator.group_commits.group_ends import Core, GroupEnds
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.metadata_store import (
-    CoordinatorLimits,
-    Promised,
-    TransactionMetadataStore,
-)
-from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
-from pybroker.transaction.coordinator.records import (
+from pybroker.transaction.coordinator.log.records import (
     BindSession,
     ChangeStatus,
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.timeline import DecidedBy, note_added
-from pybroker.transaction.coordinator.timeouts import Timeouts
-from pybroker.transaction.coordinator.transaction_log import TransactionLog
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
+from pybroker.transaction.coordinator.log.transaction_log import TransactionLog
+from pybroker.transaction.coordinator.metadata_store import Promised, TransactionMetadataStore
+from pybroker.transaction.coordinator.preparing import Core as PreparingCore
+from pybroker.transaction.coordinator.preparing import Preparing
+from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef
 from pybroker.transaction.snapshot_log import Done, InOrder
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
+    UNDECIDED,
     TxnAction,
     TxnStatus,
     coordinator_not_ready,
@@ -81,7 +81,10 @@ class TransactionCoordinator:
         self.coordinator_id = coordinator_id
         self._store = store
         self._log, self._clock = transaction_log, clock
-        self.owner_of = store.owner_of  # of a local id, whether live or ended
+        # See the store: who owns a local id, live or ended, and what is live.
+        self.owner_of, self.bound_to = store.owner_of, store.bound_to
+        self.live_of, self.live_in, self.live = store.live_of, store.live_in, store.live
+        self.participants_of, self.prepared = store.participants_of, store.prepared
         self._failed, self._noted_ended = failed, ended
         self._endings = Endings(coordinator_id)
         self._timeouts = Timeouts(clock, self._expired, _TOLD_A_TURN)
@@ -106,6 +109,15 @@ class TransactionCoordinator:
         self.group_ends = GroupEnds(
             coordinator_id, store, transaction_log, self._endings, self._tasks, clock, core
         )
+        self.preparing = Preparing(
+            coordinator_id,
+            store,
+            clock,
+            self._endings,
+            self._timeouts,
+            self.group_ends,
+            PreparingCore(self._check_open, self._not_found, self._log_then),
+        )
         transaction_log.on_failure(self._fail)
 
     @property
@@ -117,16 +129,16 @@ class TransactionCoordinator:
 
     def new_transaction(
         self,
-        timeout_ms: int,
+        timeout_ms: int | None,
         owner: str | None,
         exempt: bool = False,
         namespace: str | None = None,
         session: SessionRef | None = None,
         client: tuple[str, str] | None = None,
     ) -> asyncio.Future[TxnId]:
-        """`namespace`: its topics join the transaction when touched, see `joining`. `session`: the
-        session of a transactional id that owns the transaction. `client`: address and version, for
-        display.
+        """`timeout_ms`: None for none. `namespace`: its topics join the transaction when touched,
+        see `joining`. `session`: the session of a transactional id that owns the transaction.
+        `client`: address and version, for display.
 
         Raises NotAllowed (timeout); TooManyRequests if the coordinator is full, unless `exempt`.
         """
@@ -139,8 +151,12 @@ class TransactionCoordinator:
         if session is not None:  # the client learns the id only when this record is durable
             durable = self.bind(decision.local_id, session)
         self._opened += 1
-        self._store.transactions[decision.local_id].client = client
-        self._timeouts.add(decision.local_id, timeout_ms)
+        transaction = self._store.transactions[decision.local_id]
+        transaction.client = client
+        if transaction.waits_for_owner:
+            self.preparing.watch(transaction)
+        else:
+            self._timeouts.add(decision.local_id, transaction.timeout_ms)
         return durable
 
     def bind(self, local_id: int, session: SessionRef) -> asyncio.Future[TxnId]:
@@ -205,6 +221,8 @@ class TransactionCoordinator:
         self._check_open()
         self._store.forget_old_outcomes(self._served_ms())
         now_ms = self._clock.now_ms()
+        if by in NOT_OF_PREPARED:
+            self._store.require_unprepared(local_id)
         try:
             decision = self._store.decide_end(local_id, action, principal, now_ms, reason)
         except Promised:
@@ -310,7 +328,7 @@ class TransactionCoordinator:
         transaction = self._store.transactions[local_id]
         why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
         ended = self._store.decide_ended(local_id, action, self._served_ms())
-        self._log.append_without_hurry(ended, _close_books)
+        self._log.append_without_hurry(ended, _ignore_error)
         self._store.apply(ended)
         now_ms = self._clock.now_ms()
         self._execution_ms.add(max(0, now_ms - transaction.opened_at_ms))
@@ -319,17 +337,18 @@ class TransactionCoordinator:
         self._ended[action] += 1
         self._endings.over(local_id)
 
-    # Timeouts
-
     def _track_what_is_left(self, transaction: TransactionMetadata) -> None:
-        passed_ms = self._clock.now_ms() - transaction.opened_at_ms
-        # If the wall clock was set back, the transaction must not get more than its timeout.
-        left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
-        self._timeouts.add(transaction.txn_id.least, left_ms)
+        left_ms = transaction.left_ms(self._clock.now_ms())
+        if left_ms is None:
+            self.preparing.watch(transaction)
+        else:  # If the wall clock was set back, it must not get more than its timeout.
+            self._timeouts.add(transaction.txn_id.least, min(transaction.timeout_ms, left_ms))
 
     def _expired(self, local_id: int) -> int:
         transaction = self._store.get(local_id)
-        if transaction is None or transaction.status is not TxnStatus.OPEN:
+        if transaction is None or transaction.status not in UNDECIDED:
+            return 0
+        if transaction.waits_for_owner and not self.preparing.got_too_old(transaction):
             return 0
         self._timed_out += 1
         decision = self._store.decide_end(local_id, TxnAction.ABORT, None, self._clock.now_ms())
@@ -360,13 +379,13 @@ class TransactionCoordinator:
         return coordinator
 
     async def resume(self) -> None:
-        """Continue decided ends, in the order of decision, and the timeouts of open transactions; a
+        """Continue decided ends, in the order of decision, and the timeouts of the others; a
         limited number per turn. Topics in commit order rely on that order: until this returns, the
         caller must not end a transaction, except by an abort.
         """
         transactions, pace = self._store.decided_first(), Pace(_TOLD_A_TURN)
         for transaction in transactions:
-            if transaction.status is not TxnStatus.OPEN:
+            if transaction.status not in UNDECIDED:
                 self._endings.begin(transaction.txn_id.least)  # repeated ENDs wait for this end
         decided = [(each, each.status) for each in transactions]
         for transaction, status in decided:
@@ -380,7 +399,7 @@ class TransactionCoordinator:
         """`status` is the status when `resume` began: an end that began later needs no help."""
         if transaction.status is not status or self.group_ends.resume(transaction):
             return
-        if status is TxnStatus.OPEN:
+        if status in UNDECIDED:
             self._track_what_is_left(transaction)
         else:
             self._end_decided(transaction.txn_id.least, ACTION_OF_STATUS[status], None)
@@ -455,26 +474,6 @@ class TransactionCoordinator:
         """The highest local id assigned so far; -1 before the first."""
         return self._store.highest_id
 
-    def live_of(self, owner: str) -> int:
-        """The number of live transactions of the owner."""
-        return self._store.live_of(owner)
-
-    def participants_of(self, owner: str) -> int:
-        """The number of topics and subscriptions in the live transactions of the owner."""
-        return self._store.participants_of(owner)
-
-    def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
-        """Live transactions that belong to sessions of this id."""
-        return self._store.bound_to(transactional_id)
-
-    def live_in(self, namespace: str) -> int:
-        """The number of live transactions that take part in the namespace."""
-        return self._store.live_in(namespace)
-
-    def live(self) -> list[TransactionMetadata]:
-        """All live transactions, oldest first."""
-        return self._store.live()
-
     def retries_of(self, txn_id: TxnId) -> list[Retry]:
         """Participants that have failed to follow the end and are told again."""
         return [each for each in self._participants.retries() if each.txn_id == txn_id]
@@ -496,5 +495,5 @@ class TransactionCoordinator:
         )
 
 
-def _close_books(error: Exception | None) -> None:
+def _ignore_error(error: Exception | None) -> None:
     """No request waits for this record; if it fails, the log notifies the coordinator."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pybroker.transaction.coordinator.execution_times import ExecutionTimes
-from pybroker.transaction.coordinator.participants import Retry
+from pybroker.transaction.coordinator.ends.execution_times import ExecutionTimes
+from pybroker.transaction.coordinator.ends.participants import Retry
 
 
 @dataclass(frozen=True, slots=True)

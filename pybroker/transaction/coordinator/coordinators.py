@@ -13,22 +13,22 @@ from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady, TransactionCoordinatorNotFound
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.elsewhere import Elsewhere
-from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
-from pybroker.transaction.coordinator.fencing_elsewhere import FencingElsewhere, Letting
-from pybroker.transaction.coordinator.groups import Groups, GroupsElsewhere
+from pybroker.transaction.coordinator.coordinator_limits import CoordinatorLimits
+from pybroker.transaction.coordinator.ends.ended_transactions import EndedTransactions
+from pybroker.transaction.coordinator.ends.participants import Participants
+from pybroker.transaction.coordinator.group_commits.groups import Groups, RemoteGroups
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits
+from pybroker.transaction.coordinator.log.transaction_log import TransactionLog, log_name
 from pybroker.transaction.coordinator.namespaces import Admission
-from pybroker.transaction.coordinator.participants import Participants
-from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
-from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
+from pybroker.transaction.coordinator.remote_coordinators import RemoteCoordinators
+from pybroker.transaction.coordinator.sessions.remote_fencing import Letting, RemoteFencing
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalIds
 from pybroker.transaction.txn_status import (
     NOTHING_BEGUN,
     TransactionOutcomes,
@@ -70,6 +70,8 @@ class Coordinators:
             config.max_participants_per_transaction,
             self.admission.admit,
             self.joining.note_spanning,
+            config.prepared_transaction_max_age_ms,
+            config.abort_prepared_transactions_after_max_age,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it
         self.ids = TransactionalIds(metadata, clock, config)
@@ -81,8 +83,8 @@ class Coordinators:
         self.open_log: OpenLog = TransactionLog.open
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
-        self._elsewhere: Elsewhere | None = None
-        self.fencing_elsewhere: FencingElsewhere | None = None  # only with several brokers
+        self._remote: RemoteCoordinators | None = None
+        self.remote_fencing: RemoteFencing | None = None  # only with several brokers
         self.letting: Letting | None = None
 
     async def recover_all(self, participants: Participants) -> None:
@@ -100,30 +102,30 @@ class Coordinators:
     # Several brokers
 
     def share_with(
-        self, elsewhere: Elsewhere, groups: GroupsElsewhere, fencing: FencingElsewhere
+        self, remote: RemoteCoordinators, groups: RemoteGroups, fencing: RemoteFencing
     ) -> None:
         """Other brokers serve some coordinators. Call it before `recover_all`."""
-        self._elsewhere = self.joining.elsewhere = elsewhere
+        self._remote = self.joining.remote = remote
         self.joining.note_spanning()
         self.groups.share_with(groups)
-        self.fencing_elsewhere = fencing
+        self.remote_fencing = fencing
 
     @property
     def are_shared(self) -> bool:
         """Whether other brokers may serve some coordinators."""
-        return self._elsewhere is not None
+        return self._remote is not None
 
-    def elsewhere(self, coordinator_id: int) -> Elsewhere | None:
+    def remote(self, coordinator_id: int) -> RemoteCoordinators | None:
         """The known outcomes of this coordinator's transactions, if another broker serves it."""
         here = coordinator_id in self._served or self._serves(coordinator_id)
-        return None if here else self._elsewhere
+        return None if here else self._remote
 
     def may_open(self, coordinator_id: int) -> bool:
         """Whether this broker may be opening the coordinator, and so knows nothing about it yet."""
-        return self._elsewhere is not None and 0 <= coordinator_id < self.count
+        return self._remote is not None and 0 <= coordinator_id < self.count
 
     def _serves(self, coordinator_id: int) -> bool:
-        return self._elsewhere is None or self._elsewhere.serves(coordinator_id)
+        return self._remote is None or self._remote.serves(coordinator_id)
 
     def take(self, coordinator_id: int) -> None:
         """This broker serves the coordinator from now on. If it has begun transactions, it opens
@@ -180,15 +182,15 @@ class Coordinators:
 
     def owner_of(self, txn_id: TxnId) -> str | None:
         """The owner of a live transaction; None if it has no owner."""
-        if (elsewhere := self.elsewhere(txn_id.most)) is not None:
-            return elsewhere.owner_of(txn_id)
+        if (remote := self.remote(txn_id.most)) is not None:
+            return remote.owner_of(txn_id)
         transaction = self.begun(txn_id)
         return None if transaction is None else transaction.owner
 
     def ever_owner_of(self, txn_id: TxnId) -> str | None:
         """Like `owner_of`, as long as the outcome of an ended transaction is known."""
-        if (elsewhere := self.elsewhere(txn_id.most)) is not None:
-            return elsewhere.owner_of(txn_id)
+        if (remote := self.remote(txn_id.most)) is not None:
+            return remote.owner_of(txn_id)
         known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
         return None if known is None else known.owner_of(txn_id.least)
 
@@ -216,8 +218,8 @@ class Coordinators:
         """
         if (transaction := self.begun(txn_id)) is not None:
             return transaction.participant_count
-        elsewhere = self.elsewhere(txn_id.most)
-        return 0 if elsewhere is None else elsewhere.participants_in(txn_id)
+        remote = self.remote(txn_id.most)
+        return 0 if remote is None else remote.participants_in(txn_id)
 
     @property
     def are_all_open(self) -> bool:
@@ -261,11 +263,11 @@ class Coordinators:
         """The outcomes of a coordinator that is not open here, if they are known. Raises
         TransactionCoordinatorNotFound.
         """
-        if (elsewhere := self.elsewhere(coordinator_id)) is not None:
-            return elsewhere
-        if self._elsewhere is None and not self._factory.exists(log_name(coordinator_id)):
+        if (remote := self.remote(coordinator_id)) is not None:
+            return remote
+        if self._remote is None and not self._factory.exists(log_name(coordinator_id)):
             return NOTHING_BEGUN
-        if self._elsewhere is not None and 0 <= coordinator_id < self.count:
+        if self._remote is not None and 0 <= coordinator_id < self.count:
             # Another broker may have created the log a moment ago: open it to find out.
             self._open_soon(coordinator_id)
         raise coordinator_not_ready(coordinator_id)

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.elsewhere import Elsewhere, Participation
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
+from pybroker.transaction.coordinator.remote_coordinators import Participation, RemoteCoordinators
 from pybroker.transaction.txn_status import TxnStatus
 
 Joined = asyncio.Future[TxnId]
@@ -32,7 +32,7 @@ class Joiner(Protocol):
     def principal(self) -> str | None: ...
     @property
     def client(self) -> str:
-        """The key that limits its questions to other brokers: see `Elsewhere.join`."""
+        """The key that limits its questions to other brokers: see `RemoteCoordinators.join`."""
         ...
 
     def takes(self, txn_id: TxnId) -> None:
@@ -57,7 +57,7 @@ class Joining:
         self._serving = serving
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
-        self.elsewhere: Elsewhere | None = None  # only with several brokers
+        self.remote: RemoteCoordinators | None = None  # only with several brokers
         # Whether a transaction may span a namespace: False until the first one does.
         self.are_any = False
         self._on_their_way: dict[_Touched, Joined] = {}
@@ -77,7 +77,7 @@ class Joining:
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(Participation(txn_id, str(name)), joiner)
+            return self._remote(Participation(txn_id, str(name)), joiner)
         topic = str(name)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -98,7 +98,7 @@ class Joining:
         """Like `partition`, for a subscription."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(Participation(txn_id, str(name), subscription), joiner)
+            return self._remote(Participation(txn_id, str(name), subscription), joiner)
         pair = (str(name), subscription)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -124,13 +124,13 @@ class Joining:
             return None
         return coordinator if found.namespace == name.namespace_name else None
 
-    def _elsewhere(self, asked: Participation, joiner: Joiner) -> Joined | None:
+    def _remote(self, asked: Participation, joiner: Joiner) -> Joined | None:
         """Ask a coordinator on another broker, which adds the participant if necessary."""
-        elsewhere, most = self.elsewhere, asked.txn_id.most
-        if elsewhere is None or most in self._serving or elsewhere.serves(most):
+        remote, most = self.remote, asked.txn_id.most
+        if remote is None or most in self._serving or remote.serves(most):
             return None
         begins = partial(joiner.takes, asked.txn_id)
-        return elsewhere.join(asked, joiner.client, joiner.principal, begins)
+        return remote.join(asked, joiner.client, joiner.principal, begins)
 
     def _join(
         self,

@@ -11,39 +11,44 @@ time, so that an END is idempotent and participants can look up the outcome.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
+from pybroker.base import errors
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import nobody_cares
-from pybroker.transaction.coordinator.abort_reasons import AbortReasons
-from pybroker.transaction.coordinator.group_records import (
-    GroupMembers,
-    Promise,
+from pybroker.transaction.coordinator.coordinator_limits import CoordinatorLimits
+from pybroker.transaction.coordinator.ends.abort_reasons import AbortReasons
+from pybroker.transaction.coordinator.ends.timeline import decided
+from pybroker.transaction.coordinator.live_transaction import (
+    NO_TIMEOUT_MS,
+    PreparedTransactions,
+    TransactionMetadata,
+    less,
+    records_of,
 )
-from pybroker.transaction.coordinator.live_transaction import TransactionMetadata, records_of
-from pybroker.transaction.coordinator.namespaces import namespaces_of
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
-from pybroker.transaction.coordinator.records import (
+from pybroker.transaction.coordinator.log.group_records import GroupMembers, Promise
+from pybroker.transaction.coordinator.log.records import (
     AddPartitions,
     AddSubscriptions,
     BindSession,
     ChangeStatus,
     IdsUsed,
     NewTransaction,
+    Prepare,
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.timeline import decided
-from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+from pybroker.transaction.coordinator.namespaces import namespaces_of
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,
     ENDING_STATUS,
     TXN_TRANSITIONS,
+    UNDECIDED,
     TxnAction,
     TxnStatus,
 )
@@ -51,30 +56,14 @@ from pybroker.transaction.txn_status import (
 P = TypeVar("P")
 
 
-class Promised(InvalidTxnStatus):
+class Promised(errors.Undecided):
     """The transaction has promised to end as another one does: see `group_ends`."""
-
-
-def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
-    """Admits every transaction to every namespace."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorLimits:
-    max_active: int
-    max_timeout_ms: int
-    outcome_retention_ms: int
-    snapshot_entries: int  # log records between two snapshots, at least
-    max_participants: int = 0  # topics and subscriptions of a transaction; 0: no limit
-    # Raises TooManyRequests or NotAllowed if the transaction may not take part in the namespace.
-    admit: Callable[[TransactionMetadata, str], None] = _anybody
-    spans: Callable[[], None] = nobody_cares  # called for each transaction that spans a namespace
 
 
 class TransactionMetadataStore:
     def __init__(self, coordinator_id: int, limits: CoordinatorLimits) -> None:
         self._coordinator_id = coordinator_id
-        self._limits = limits
+        self.limits = limits
         self.snapshot_entries = limits.snapshot_entries
         self._live: dict[int, TransactionMetadata] = {}
         # Read-only outside this class; public so that a look-up needs no call.
@@ -90,6 +79,7 @@ class TransactionMetadataStore:
         self._replaying = False
         self.outcomes = OutcomeWindow(limits.outcome_retention_ms)
         self._reasons = AbortReasons()
+        self.prepared = PreparedTransactions()
 
     # Queries
 
@@ -101,7 +91,7 @@ class TransactionMetadataStore:
         return self._live_of[owner]
 
     def participants_of(self, owner: str) -> int:
-        """The number of topics and subscriptions in the live transactions of the owner."""
+        """Topics and subscriptions in the live transactions of the owner."""
         return self._participants_of[owner]
 
     def live_in(self, namespace: str) -> int:
@@ -168,20 +158,22 @@ class TransactionMetadataStore:
 
     @property
     def is_full(self) -> bool:
-        return len(self._live) >= self._limits.max_active
+        return len(self._live) >= self.limits.max_active
 
     def decide_new(
-        self, timeout_ms: int, owner: str | None, now_ms: int, exempt: bool = False
+        self, timeout_ms: int | None, owner: str | None, now_ms: int, exempt: bool = False
     ) -> NewTransaction:
-        """Raises NotAllowed (timeout out of bounds), TooManyRequests (full, and not `exempt`)."""
-        if not 0 < timeout_ms <= self._limits.max_timeout_ms:
+        """`timeout_ms`: None for none. Raises NotAllowed (its bounds), TooManyRequests (full)."""
+        if timeout_ms is None:
+            timeout_ms = NO_TIMEOUT_MS
+        elif not 0 < timeout_ms <= self.limits.max_timeout_ms:
             raise NotAllowed(
                 f"Transaction timeout {timeout_ms} ms: it must be 1 to "
-                f"{self._limits.max_timeout_ms} ms (the broker's maxTransactionTimeoutMs)"
+                f"{self.limits.max_timeout_ms} ms (the broker's maxTransactionTimeoutMs)"
             )
         if self.is_full and not exempt:
             raise TooManyRequests(
-                f"Coordinator {self._coordinator_id} has {self._limits.max_active} active "
+                f"Coordinator {self._coordinator_id} has {self.limits.max_active} active "
                 "transactions (max_active_transactions_per_coordinator): end some, then retry"
             )
         return NewTransaction(self._highest_id + 1, timeout_ms, now_ms, owner)
@@ -212,7 +204,7 @@ class TransactionMetadataStore:
         participants: Mapping[P, int | None],
         added: Sequence[P],
     ) -> None:
-        most = self._limits.max_participants
+        most = self.limits.max_participants
         count = len(transaction.partitions) + len(transaction.subscriptions)
         if not most or count + len(added) <= most:
             return
@@ -226,7 +218,7 @@ class TransactionMetadataStore:
     def _admit(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
             if namespace not in transaction.namespaces:
-                self._limits.admit(transaction, namespace)
+                self.limits.admit(transaction, namespace)
 
     def decide_end(
         self, local_id: int, action: TxnAction, principal: str | None, now_ms: int, reason: str = ""
@@ -260,9 +252,37 @@ class TransactionMetadataStore:
             committed = local_ids[decisions.index(None)]
             raise InvalidTxnStatus(
                 f"Transaction {self._name(committed)} has committed and "
-                f"{self._name(made[0].local_id)} is OPEN: they cannot commit together any more"
+                f"{self._name(made[0].local_id)} has not: they cannot commit together any more"
             )
         return made
+
+    def decide_prepare(
+        self, local_id: int, name: str, principal: str | None, now_ms: int
+    ) -> Prepare:
+        """The first PREPARE if there was one. Raises TransactionNotFound, Promised,
+        InvalidTxnStatus (decided, or prepared with another name).
+        """
+        status, transaction = self._status_for(local_id, principal), self._live.get(local_id)
+        if status not in UNDECIDED or transaction is None:
+            raise InvalidTxnStatus(
+                f"Transaction {self._name(local_id)} is {status.name}: only an OPEN one can be "
+                f"prepared{self._because(local_id)}"
+            )
+        if transaction.prepared is not None:
+            if transaction.prepared.name != name:
+                raise InvalidTxnStatus(
+                    f"Transaction {self._name(local_id)} is prepared with the name "
+                    f"{transaction.prepared.name!r}, not {name!r}: commit or abort it"
+                )
+            return transaction.prepared
+        self._require_free(local_id)
+        return Prepare(local_id, now_ms, name)
+
+    def require_unprepared(self, local_id: int) -> None:
+        """Raises InvalidTxnStatus: nothing but its owner and administrators ends a prepared one."""
+        if local_id in self.prepared:
+            who = "only its owner or an administrator may commit or abort it"
+            raise InvalidTxnStatus(f"Transaction {self._name(local_id)} is PREPARED: {who}")
 
     def decide_ended(self, local_id: int, action: TxnAction, now_ms: int) -> ChangeStatus:
         """Close `local_id`, which every participant has ended."""
@@ -280,14 +300,14 @@ class TransactionMetadataStore:
     def _require_open(self, local_id: int, principal: str | None) -> TransactionMetadata:
         status = self._status_for(local_id, principal)
         if status is not TxnStatus.OPEN:
-            raise InvalidTxnStatus(
+            refusal = errors.Undecided if status in UNDECIDED else InvalidTxnStatus
+            raise refusal(
                 f"Transaction {self._name(local_id)} is {status.name}, not OPEN: nothing can be "
                 f"added to it; begin a new one{self._because(local_id)}"
             )
-        transaction = self._live[local_id]
-        if transaction.promised_to is not None:
+        if self._live[local_id].promised_to is not None:
             self._require_free(local_id)
-        return transaction
+        return self._live[local_id]
 
     def _because(self, local_id: int) -> str:
         reason = self._reasons.get(local_id)
@@ -343,13 +363,15 @@ class TransactionMetadataStore:
             case SpanNamespace(local_id, namespace):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.namespace = namespace
-                    self._limits.spans()
+                    self.limits.spans()
             case Promise(local_id, leader):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.promised_to = leader
             case GroupMembers(local_id, members):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.group |= frozenset(members)
+            case Prepare(local_id):
+                self._apply_prepare(local_id, record)
             case IdsUsed(highest_id, low_watermark):
                 self._highest_id = max(self._highest_id, highest_id)
                 self._lowest_live = max(self._lowest_live, low_watermark + 1)
@@ -364,9 +386,11 @@ class TransactionMetadataStore:
         # A snapshot cut short by a crash repeats part of what was replayed before it.
         if record.local_id in self._live:
             return
-        self._live[record.local_id] = TransactionMetadata(
+        self._live[record.local_id] = transaction = TransactionMetadata(
             self._name(record.local_id), record.timeout_ms, record.opened_at_ms, record.owner
         )
+        if record.timeout_ms == NO_TIMEOUT_MS:
+            self.prepared.count(transaction)
         self._highest_id = max(self._highest_id, record.local_id)
         if record.owner is not None:
             self._live_of[record.owner] += 1
@@ -390,6 +414,13 @@ class TransactionMetadataStore:
                 transaction.namespaces[namespace] = None
                 self._live_in[namespace] += 1
 
+    def _apply_prepare(self, local_id: int, record: Prepare) -> None:
+        transaction = self._live.get(local_id)
+        # A snapshot cut short by a crash repeats it after the decision.
+        if transaction is not None and transaction.status is TxnStatus.OPEN:
+            transaction.status, transaction.prepared = TxnStatus.PREPARED, record
+            self.prepared.add(transaction)
+
     def _apply_status(self, record: ChangeStatus) -> None:
         if record.reason:
             self._reasons.note(record.local_id, record.reason)
@@ -402,6 +433,8 @@ class TransactionMetadataStore:
         transaction = self._live.get(record.local_id)
         if transaction is not None:
             transaction.status, transaction.promised_to = record.status, None
+            if transaction.waits_for_owner:
+                self.prepared.drop(record.local_id)
             if not self._replaying:
                 transaction.end = decided(transaction.end, record.at_ms)
             # The last record counts: a snapshot may contain the decision too early, but the log
@@ -415,13 +448,15 @@ class TransactionMetadataStore:
         if ended is None:
             return None
         self._decided.pop(local_id, None)
+        if ended.waits_for_owner:
+            self.prepared.drop(local_id)
         count = len(ended.partitions) + len(ended.subscriptions)
         self._participants -= count
         if ended.owner is not None:
-            _less(self._live_of, ended.owner, 1)
-            _less(self._participants_of, ended.owner, count)
+            less(self._live_of, ended.owner, 1)
+            less(self._participants_of, ended.owner, count)
         for namespace in ended.namespaces:
-            _less(self._live_in, namespace, 1)
+            less(self._live_in, namespace, 1)
         if ended.session is not None:
             bound = self._bound[ended.session.id]
             del bound[local_id]
@@ -460,9 +495,3 @@ class TransactionMetadataStore:
                 yield ChangeStatus(local_id, outcome, self.outcomes.latest_ms, reason)
             elif local_id not in self._live:
                 self._reasons.drop(local_id)
-
-
-def _less(counts: Counter[str], key: str, by: int) -> None:
-    counts[key] -= by
-    if not counts[key]:
-        del counts[key]

@@ -15,6 +15,7 @@ from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransact
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     HELD_WHOLE,
+    AckRecord,
     Conflict,
     Held,
     PendingAck,
@@ -84,12 +85,13 @@ class Covered:
         """
         before = own.cumulative[-1] if own is not None and own.cumulative else None
         spared: dict[Position, Held] = {}
-        for position in self._not_whole():
+        for position in self._not_whole(self._left_by(before, cursor)):
             bits, size = self._left_of(position, cursor.unacked_indexes(position))
             if position == ack.position and ack.still_unacked:
                 bits, size = bits & ack.acked_indexes, ack.batch_size
             if own is not None and (held := own.held_of(position)) is not None:
-                bits, size = bits & ~held.bits, max(size, held.batch_size)
+                everything = (1 << held.batch_size) - 1 if bits == ALL_INDEXES else bits
+                bits, size = everything & ~held.bits, max(size, held.batch_size)
             left = Held(bits, size) if bits else None
             if left is not None and before is not None:
                 left = before.left_by(position, left)
@@ -105,11 +107,28 @@ class Covered:
         left = (1 << part.batch_size) - 1 if unacked is None else unacked
         return Held(left & ~part.acked_indexes, part.batch_size)
 
-    def _not_whole(self) -> Iterator[Position]:
-        """The unacknowledged entries that it does not name whole."""
+    def _left_by(self, before: AckRecord | None, cursor: ManagedCursor) -> Iterator[EntryRun]:
+        """The unacknowledged entries without those that the record covers whole, which may be very
+        many.
+        """
+        if before is None:
+            yield from self.unacknowledged
+            return
+        end = before.last.position
+        for position in sorted(before.spared):
+            if position < end and not cursor.is_deleted(position):
+                yield (*position, position.entry_id)
+        for ledger_id, first, last in self.unacknowledged:
+            if ledger_id == end.ledger_id:
+                first = max(first, end.entry_id)
+            if ledger_id >= end.ledger_id and first <= last:
+                yield ledger_id, first, last
+
+    def _not_whole(self, entries: Iterable[EntryRun]) -> Iterator[Position]:
+        """The entries that it does not name whole."""
         runs = iter(self._runs)
         run = next(runs, None)
-        for ledger_id, first, last in self.unacknowledged:
+        for ledger_id, first, last in entries:
             entry_id = first
             while entry_id <= last:
                 while run is not None and (run[0], run[2]) < (ledger_id, entry_id):

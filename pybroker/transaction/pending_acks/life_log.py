@@ -12,7 +12,7 @@ from typing import Protocol
 
 from managed_ledger.prompt import Prompt, prompt
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import nobody_cares
+from pybroker.base.runtime import do_nothing
 from pybroker.transaction.pending_acks.records import LifeRecord
 from pybroker.transaction.pending_acks.store import PendingAckStore
 
@@ -38,7 +38,7 @@ class LifeLog:
 
     def close(self) -> None:
         """Store nothing any more."""
-        self.closed, self._stored = True, nobody_cares
+        self.closed, self._stored = True, do_nothing
 
     def replay(self, record: LifeRecord) -> None:
         self.restored.pop(record.number, None)

@@ -29,7 +29,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.prompt import Prompt, fail, prompt
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import (
     InvalidTxnStatus,
     PersistenceError,
@@ -37,7 +37,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.base.runtime import Tasks, nobody_cares
+from pybroker.base.runtime import Tasks, do_nothing
 from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.pending_acks.applying import (
     Applying,
@@ -100,8 +100,8 @@ class PendingAcks:
         # Called after an abort or a failed write with the messages that were held individually, in
         # order. Messages held cumulatively were delivered: the aborting client requests them again.
         # The transaction is None if it ended before the log was opened.
-        self.on_restored: Callable[[TxnId | None, Mapping[Position, Held]], object] = nobody_cares
-        self._on_ended: Callable[[TxnId, TxnAction], object] = nobody_cares
+        self.on_restored: Callable[[TxnId | None, Mapping[Position, Held]], object] = do_nothing
+        self._on_ended: Callable[[TxnId, TxnAction], object] = do_nothing
         # What snapshots keep beside the transactions: the messages passed to `on_restored` that
         # might still be covered by mistake, and the lives of clients.
         self.kept: Callable[[], Kept] = lambda: (NOTHING_HELD, ())
@@ -248,8 +248,8 @@ class PendingAcks:
         self,
         txn_id: TxnId,
         acks: Sequence[PendingAck],
-        withheld: Callable[[], object] = nobody_cares,
-        taken: Callable[[], object] = nobody_cares,
+        withheld: Callable[[], object] = do_nothing,
+        taken: Callable[[], object] = do_nothing,
     ) -> asyncio.Future[None]:
         """Acknowledge all messages or none. Durable when the future completes; in effect when the
         transaction commits.

@@ -166,6 +166,7 @@ class LifeRecord:
     # the first of these.
     taints: Sequence[tuple[TxnId, Place]] = ()
     is_gone: bool = False  # it will not return
+    plainly: bool = False  # it has acknowledged cumulatively without a transaction
 
 
 Record = AckRecord | EndRecord | PassedOverRecord | LifeRecord

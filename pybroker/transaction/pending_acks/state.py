@@ -21,7 +21,7 @@ from typing import Any, Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import nobody_cares
+from pybroker.base.runtime import do_nothing
 from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
 from pybroker.transaction.pending_acks.covered import HELD_BY_ANOTHER, Covered
 from pybroker.transaction.pending_acks.records import (
@@ -53,7 +53,7 @@ class PendingAckState:
         self._batch_sizes: dict[tuple[int, int], int] = {}
         self._cumulative_owner: TxnId | None = None
         # Called before a committed cumulative acknowledgement moves the cursor.
-        self.on_cumulative: Callable[[AckRecord], object] = nobody_cares
+        self.on_cumulative: Callable[[AckRecord], object] = do_nothing
 
     # Pending messages
 

@@ -32,6 +32,9 @@ from pybroker.transaction.txn_status import TxnAction
 
 _FORMAT: Final = 1
 _CURSOR: Final = "__pending_ack_state"
+# Flags of a LIFE.
+_GONE: Final = 1
+_PLAINLY: Final = 2  # it has acknowledged cumulatively without a transaction
 
 
 class _Operation(enum.IntEnum):
@@ -100,7 +103,8 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
 
 
 def _write_life(out: Writer, life: LifeRecord) -> None:
-    out.numbers((life.number, life.is_gone, life.consumer_id, life.request_id))
+    flags = life.is_gone * _GONE | life.plainly * _PLAINLY
+    out.numbers((life.number, flags, life.consumer_id, life.request_id))
     out.text(life.name)
     out.number(len(life.taints))
     for txn_id, (position, index) in life.taints:
@@ -162,10 +166,11 @@ def _read_held(data: Reader) -> dict[Position, Held]:
 
 
 def _read_life(data: Reader) -> LifeRecord:
-    number, is_gone, consumer_id, request_id = data.numbers(4)
+    number, flags, consumer_id, request_id = data.numbers(4)
     name = data.text()
     taints = tuple(_read_taint(data) for _ in range(data.number()))
-    return LifeRecord(number, name, consumer_id, request_id, taints, bool(is_gone))
+    gone, plainly = bool(flags & _GONE), bool(flags & _PLAINLY)
+    return LifeRecord(number, name, consumer_id, request_id, taints, gone, plainly)
 
 
 def _read_taint(data: Reader) -> tuple[TxnId, Place]:
@@ -247,10 +252,10 @@ class PendingAckStore:
         return self._log.records_since_snapshot
 
     async def replace_past(
-        self, live: Iterable[Record | None], elsewhere: Callable[[], Awaitable[None]]
+        self, live: Iterable[Record | None], remote: Callable[[], Awaitable[None]]
     ) -> None:
         """Replace the log by the records of `live`; see SnapshotLog."""
-        await self._log.replace_past(live, _weight, elsewhere)
+        await self._log.replace_past(live, _weight, remote)
 
     async def close(self) -> None:
         await self._log.close()

@@ -13,7 +13,7 @@ from raw_client import RawClient
 import pybroker.testing
 from pybroker.base.names import TopicName
 from pybroker.broker.compaction import compactor
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.client import Client
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -12,7 +12,7 @@ from virtual_loop import LoopClock, run_virtually
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays, UndelayedReader
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry

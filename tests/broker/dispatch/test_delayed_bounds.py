@@ -8,9 +8,9 @@ from delayed_world import BY_TIME, Topic, run
 from dispatch_fakes import FakeTopic, with_topic
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import SubscriptionType, UnackedEntries
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.dispatch.delayed_index import FRESH_BYTES
+from pybroker.broker.subscriptions.consumer import SubscriptionType, UnackedEntries
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

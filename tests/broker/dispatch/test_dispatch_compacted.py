@@ -7,8 +7,8 @@ from dispatch_fakes import EXCLUSIVE, FakeTopic, RecordingSink, with_topic
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
-from pybroker.broker.consumer import Consumer, SubscribeRequest
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
+from pybroker.broker.subscriptions.subscription import Subscription
 
 
 class SlowCompaction:

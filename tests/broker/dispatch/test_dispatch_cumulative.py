@@ -14,8 +14,8 @@ from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import LATEST, Position
 from pybroker.base.errors import TransactionConflict
-from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 
 SINGLE = pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])

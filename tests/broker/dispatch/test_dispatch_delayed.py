@@ -15,9 +15,9 @@ from dispatch_fakes import (
 )
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch import delayed, key_shared
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
+from pybroker.broker.subscriptions.consumer import SubscriptionType
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

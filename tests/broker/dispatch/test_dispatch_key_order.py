@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer
+from pybroker.broker.subscriptions.subscription import Subscription
 
 scripts = st.lists(
     st.tuples(

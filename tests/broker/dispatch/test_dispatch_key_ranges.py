@@ -5,11 +5,16 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, KEYS, FakeTopic, RecordingSink, 
 
 from pybroker.base.errors import ConsumerAssignError
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, slot_of
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, ranges_of
 from pybroker.broker.policies.dispatch_rate import DispatchPace, HeldBack
 from pybroker.broker.policies.throttle import Throttle
+from pybroker.broker.subscriptions.consumer import (
+    Consumer,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscribeRequest,
+)
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 

@@ -7,9 +7,9 @@ from dispatch_fakes import KEY_SHARED, KEYS, FakeTopic, check_parked, owner_amon
 
 from managed_ledger.position import Position
 from pybroker.base.errors import ConsumerAssignError
-from pybroker.broker.consumer import KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import key_shared
 from pybroker.broker.dispatch.hash_ring import slot_of
+from pybroker.broker.subscriptions.consumer import KeySharedMode, KeySharedPolicy
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

@@ -8,8 +8,8 @@ from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 
 
@@ -243,6 +243,49 @@ def test_after_an_unload_no_client_is_assumed_to_have_forgotten_its_acknowledgem
         assert sink.take() == [1, 3, 4]
         subscription.acknowledge_cumulative(consumer, positions[4])
         assert left(subscription, *positions) == [1]
+
+    with_topic(scenario)
+
+
+def test_after_an_unload_what_may_have_been_dropped_is_spared_until_it_is_acknowledged() -> None:
+    """Its client asks for redelivery, drops it, and acknowledges further than it had dropped."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, _, positions = await late_behind_an_acknowledgement(topic)
+        await subscription.close()
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        with pytest.raises(TransactionConflict, match="acknowledge it individually"):
+            await acknowledge(subscription, T2, positions[4], cumulative=True)
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [1]
+        subscription.acknowledge_cumulative(consumer, positions[1])
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_after_an_unload_who_only_transacts_is_not_suspected_of_having_dropped_anything() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[1])
+        await acknowledge(subscription, T2, positions[0])
+        await end(subscription, T2, COMMIT)
+        subscription.acknowledge(consumer, positions[2:4])
+        await end(subscription, T1, ABORT)
+        await subscription.close()
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        assert sink.take()[-2:] == [1, 4]
+        await acknowledge(subscription, T2, positions[4], cumulative=True)
+        await end(subscription, T2, COMMIT)
+        assert subscription.backlog == 0
 
     with_topic(scenario)
 

@@ -6,9 +6,9 @@ import pytest
 from dispatch_fakes import SHARED, FakeTopic, RecordingSink, with_topic
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.shared import UnackedLimits
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer
+from pybroker.broker.subscriptions.subscription import Subscription
 
 
 class Held:

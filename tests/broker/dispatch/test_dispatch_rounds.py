@@ -16,10 +16,10 @@ from dispatch_fakes import (
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import SubscriptionType, UnackedEntries
 from pybroker.broker.dispatch import entry_reader, key_shared, redelivery, shared, single
 from pybroker.broker.dispatch.delivery import ROUND_STEPS
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import SubscriptionType, UnackedEntries
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 

@@ -11,8 +11,8 @@ from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.errors import ConsumerBusy, ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import entry_reader
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 
 
 def test_permits_bound_what_is_delivered() -> None:

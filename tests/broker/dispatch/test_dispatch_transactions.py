@@ -24,8 +24,8 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import SubscriptionType
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import SubscriptionType
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import TxnAction

@@ -7,7 +7,6 @@ from dispatch_fakes import RecordingSink
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import hash_ring
 from pybroker.broker.dispatch.hash_ring import (
     MAX_HASHED_BYTES,
@@ -17,6 +16,7 @@ from pybroker.broker.dispatch.hash_ring import (
     points_of,
     slot_of,
 )
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 
 
 @pytest.mark.parametrize(

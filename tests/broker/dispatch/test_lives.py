@@ -11,10 +11,10 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import ConsumerAssignError, PersistenceError, TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import lives
 from pybroker.broker.dispatch.lives import Lives
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.snapshot_log import Done
 

@@ -8,8 +8,8 @@ from test_dispatch_transactions import ABORT, COMMIT, T1, T2, end
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import Consumer
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 
 T3 = TxnId(0, 3)

@@ -6,9 +6,9 @@ import pytest
 from dispatch_fakes import KEY_SHARED, SHARED, FakeTopic, with_topic
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import SubscriptionType, UnackedEntries
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.slots import SlotsInFlight
+from pybroker.broker.subscriptions.consumer import SubscriptionType, UnackedEntries
 
 
 @pytest.mark.parametrize("mark", [(0, 9), (1, -1), (1, 0), (1, 2), (1, 4), (2, 0), (3, 0)])

@@ -3,8 +3,8 @@
 from dispatch_fakes import RecordingSink
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 
 
 def at(entry_id: int, ledger_id: int = 0) -> Position:

@@ -7,9 +7,14 @@ import pytest
 from dispatch_fakes import RecordingSink
 
 from pybroker.base.errors import ConsumerAssignError
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, HashRing, StickyRanges
 from pybroker.broker.dispatch.split_ranges import SplitRanges, split_by
+from pybroker.broker.subscriptions.consumer import (
+    Consumer,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscribeRequest,
+)
 
 
 def consumers(count: int) -> list[Consumer]:

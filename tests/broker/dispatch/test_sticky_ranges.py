@@ -4,8 +4,13 @@ import pytest
 from dispatch_fakes import RecordingSink
 
 from pybroker.base.errors import ConsumerAssignError
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, StickyRanges
+from pybroker.broker.subscriptions.consumer import (
+    Consumer,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscribeRequest,
+)
 
 
 def sticky(name: str, *ranges: tuple[int, int]) -> Consumer:

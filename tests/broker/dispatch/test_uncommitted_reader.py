@@ -15,9 +15,9 @@ from dispatch_fakes import (
 )
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch import uncommitted_reader
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.consumer import SubscriptionType
+from pybroker.broker.subscriptions.subscription import Subscription
 
 ALL_KINDS = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}

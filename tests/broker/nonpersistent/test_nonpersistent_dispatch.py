@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from dispatch_fakes import EXCLUSIVE, KEY_SHARED, SHARED, RecordingSink, SteppedClock
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ConsumerAssignError
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.consumer import (
+from pybroker.broker.dispatch.hash_ring import slot_of
+from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.persistent.producers import Producer, ProducerState
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.subscriptions.consumer import (
     Consumer,
     KeySharedMode,
     KeySharedPolicy,
     SubscribeRequest,
     SubscriptionType,
 )
-from pybroker.broker.dispatch.hash_ring import slot_of
-from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
-from pybroker.broker.nonpersistent.topic import NonPersistentTopic
-from pybroker.broker.policies.effective import Effective
-from pybroker.broker.producers import Producer, ProducerState
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

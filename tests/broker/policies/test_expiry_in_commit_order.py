@@ -8,9 +8,9 @@ from test_policies_by_time import TXN, publish, quota, set_for_all, subscribed
 from topics_world import World, run
 
 from pybroker.base.errors import QuotaExceededException
-from pybroker.broker import publish_time
+from pybroker.broker.persistent import publish_time
+from pybroker.broker.persistent.publish_time import first_to_read
 from pybroker.broker.policies.table import BACKLOG_QUOTAS, MESSAGE_TTL
-from pybroker.broker.publish_time import first_to_read
 from pybroker.transaction.txn_status import TxnAction
 
 

@@ -7,9 +7,9 @@ from topics_world import ORDERS, World, run
 
 from managed_ledger.ledger_metadata import CursorRecord, cursor_key
 from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.policies.table import PERSISTENCE
-from pybroker.broker.topic import Topic
 
 DEFAULT = "public/default"
 

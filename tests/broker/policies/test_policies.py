@@ -8,9 +8,10 @@ from topics_world import ORDERS, World, run
 
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
+from pybroker.broker.namespaces.tenants import Conflict, NotFound, Tenants
 from pybroker.broker.policies import table
 from pybroker.broker.policies.policies import Policies, topic_key
 from pybroker.broker.policies.policy import Policy
@@ -22,7 +23,6 @@ from pybroker.broker.policies.table import (
     MESSAGE_TTL,
     RETENTION,
 )
-from pybroker.broker.tenants import Conflict, NotFound, Tenants
 
 DEFAULT = "public/default"
 PARTED = TopicName.parse("parted")

@@ -12,7 +12,8 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import MetadataError, QuotaExceededError, QuotaExceededException
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
+from pybroker.broker.persistent.producers import Producer, ProducerState
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies import expiry, quotas
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.shapes import EVICTION
@@ -24,9 +25,8 @@ from pybroker.broker.policies.table import (
     SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_EXPIRY,
 )
-from pybroker.broker.producers import Producer, ProducerState
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -13,7 +13,7 @@ from rows import check_each
 from syntax import syntax_tree
 
 import pybroker
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.policies import kept, table
 from pybroker.broker.policies.document import in_words
 from pybroker.broker.policies.policy import Policy
@@ -22,6 +22,7 @@ from pybroker.broker.policies.table import POLICIES
 ROOT: Final = Path(pybroker.__file__).parent
 NOT_ACTING: Final = (
     "policies/table.py",
+    "policies/auto_scale.py",
     "policies/kept.py",
     "policies/shapes.py",
     "policies/policy.py",

@@ -3,7 +3,7 @@
 import pytest
 from rows import check_each
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.broker.policies.kinds import BadPolicy
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.shapes import SIZE

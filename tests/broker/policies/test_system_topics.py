@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
 from pybroker.broker.policies import expiry, quotas, subscription_expiry
 

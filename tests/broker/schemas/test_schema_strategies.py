@@ -9,7 +9,7 @@ import pytest
 from dispatch_fakes import SteppedClock
 
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import IncompatibleSchema, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.broker.policies.effective import Effective

@@ -117,9 +117,9 @@ func TestARightTokenLetsIn(t *testing.T) {
 
 // Feature: login by token
 func TestAWrongTokenLetsNobodyIn(t *testing.T) {
-	nobody(t, "Failed to authentication token", tokenOf("forged"))
+	nobody(t, "Failed to authenticate", tokenOf("forged"))
 	nobody(t, "The token has expired", tokenOf("expired"))
-	nobody(t, "Failed to authentication token", func(*world) pulsar.Authentication {
+	nobody(t, "Failed to authenticate", func(*world) pulsar.Authentication {
 		return pulsar.NewAuthenticationToken("nonsense")
 	})
 }

@@ -9,9 +9,9 @@ from clients.plain import Process, value_of
 from features.feature import Feature
 
 from brokers import trouble
-from pybroker.broker.deletions import PREFIX as TOMBSTONES
-from pybroker.broker.other_brokers import Reply
-from pybroker.broker.tenants import GOING
+from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.deletion.deletions import PREFIX as TOMBSTONES
+from pybroker.broker.namespaces.tenants import GOING
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
 from pybroker.cluster.admin_client import request_over_http

@@ -18,13 +18,13 @@ from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import SYSTEM_NAMESPACE, TopicName
-from pybroker.broker import releasing
-from pybroker.broker.lost_logs import LostLogs
-from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
-from pybroker.broker.topic import Topic
+from pybroker.broker.brokers import bundle_release
+from pybroker.broker.brokers.ownership import Bundle, NotServedHere, OtherOwner
+from pybroker.broker.namespaces.usable_names import refuse_internal
+from pybroker.broker.persistent.lost_logs import LostLogs
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.broker.usable_names import refuse_internal
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.bundles import ClusterBundles
@@ -34,7 +34,7 @@ from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.process import clustered
-from pybroker.server import on_transaction
+from pybroker.server.transactions import on_transaction
 from pybroker.transaction.pending_acks.store import PendingAckStore
 
 Bug = Callable[[], AbstractContextManager[Any]]
@@ -55,7 +55,7 @@ def serving_after_the_session_is_lost() -> Iterator[None]:
 
     async def looked_up(
         self: BundleOwnership, name: TopicName, authoritative: bool
-    ) -> Elsewhere | None:
+    ) -> OtherOwner | None:
         return None if self.owns(name) else await lookup(self, name, authoritative)
 
     with (
@@ -80,7 +80,7 @@ def forgotten_logs_stay() -> Iterator[None]:
 
     with (
         patch.object(PendingAckStore, "close", leave_open),
-        patch.object(releasing, "_close_logs", leave_open),
+        patch.object(bundle_release, "_close_logs", leave_open),
         patch.object(LostLogs, "lost", lambda self, log_name: None),
     ):
         yield
@@ -119,7 +119,7 @@ def interrupted_deletions_stay() -> AbstractContextManager[Any]:
 
 def any_bundle_is_given_back() -> AbstractContextManager[Any]:
     """A bundle is given back even if lookups would return it to the same broker."""
-    return patch.object(balancing, "belongs_elsewhere", lambda bundle, broker, loads: True)
+    return patch.object(balancing, "should_move", lambda bundle, broker, loads: True)
 
 
 @contextmanager

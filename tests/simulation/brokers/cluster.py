@@ -17,10 +17,10 @@ from brokers.member import Member
 from brokers.topology import Topology
 from brokers.trouble import BEGINS_S
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.cluster.bundle_ownership import path_of
 from pybroker.simulation.faults import Fault
-from pybroker.transaction.coordinator.transaction_log import log_name
+from pybroker.transaction.coordinator.log.transaction_log import log_name
 
 
 class SimulatedCluster:

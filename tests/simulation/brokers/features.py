@@ -87,7 +87,9 @@ class Exodus(Feature):
 
 
 # Features in which only clients act.
-_OF_CLIENTS: Final = ("committing together", "copying", "groups", "similar names", "small logs")
+_OF_CLIENTS: Final = (
+    *("committing together", "copying", "groups", "preparing", "similar names", "small logs"),
+)
 ALL: Final[dict[str, type[Any]]] = {
     **{
         each.name: each
@@ -107,11 +109,16 @@ _BESIDE: Final = {
     UnlikeSettings.name: 0.1,
     OwnIds.name: 0.1,
     AbsentBookies.name: 0.1,
+    "preparing": 0.2,
 }
+# Hand-over refuses while there are prepared transactions, and their owners could not reach a broker
+# to decide.
+_NOT_WITH: Final = {"preparing": HandingOver.name}
 
 
 def draw(rng: random.Random, beside: random.Random) -> tuple[str, ...]:
     names = [name for name in ALL if name not in _BESIDE]
     found = rng.sample(names, rng.choice(_COUNTS))
     more = [name for name, share in _BESIDE.items() if beside.random() < share]
+    more = [name for name in more if _NOT_WITH.get(name) not in found]
     return tuple(sorted([*found, *more]))

@@ -15,7 +15,7 @@ from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import SNAPSHOT_TOPIC
 from pybroker.broker.deduplication.snapshot import ledgers_with_snapshots
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 from pybroker.cluster.transactions.formats import use_pulsars_formats
 from pybroker.handing_over.hand_over import HandOver
 from pybroker.handing_over.snapshot import Hidden

@@ -10,7 +10,7 @@ from sim_zookeeper import ADDRESS
 from brokers.topology import LIMITS, SESSION_MS, Topology
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock

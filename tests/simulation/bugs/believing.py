@@ -8,8 +8,10 @@ from urllib.parse import quote
 
 from managed_ledger.position import EARLIEST, LATEST
 from pybroker.base.names import PENDING_ACK_LOGS, TopicName
-from pybroker.broker import belongings, transactional_acks, txn_participants
-from pybroker.server import on_transaction
+from pybroker.broker.deletion import topic_storage
+from pybroker.broker.subscriptions import transactional_acks
+from pybroker.broker.transactions import txn_participants
+from pybroker.server.transactions import on_transaction
 from pybroker.transaction.buffer.transactional_entries import UntaggedSpan
 from pybroker.transaction.pending_acks import store
 
@@ -27,9 +29,9 @@ def pending_ack_logs_share_a_name() -> Iterator[None]:
         return f"{PENDING_ACK_LOGS}{quote(both, safe='')}/log"
 
     with ExitStack() as patches:
-        for module in (belongings, transactional_acks, store):
+        for module in (topic_storage, transactional_acks, store):
             patches.enter_context(patch.object(module, "pending_ack_log", joined))
-        strays = patch.object(belongings.Belongings, "remove_strays", nothing)
+        strays = patch.object(topic_storage.TopicStorage, "remove_strays", nothing)
         patches.enter_context(strays)
         yield
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.transaction.coordinator.log.transaction_log import TransactionLog
 
 
 @contextmanager

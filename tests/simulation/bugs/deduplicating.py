@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import patch
 
 from bugs.believing import nothing
-from pybroker.broker.belongings import Belongings
 from pybroker.broker.deduplication import producer_sequence
 from pybroker.broker.deduplication.deduplication import Deduplication
 from pybroker.broker.deduplication.producer_sequence import ProducerSequence, Standing
+from pybroker.broker.deletion.topic_storage import TopicStorage
 
 RANGES = 2
 
@@ -47,8 +47,8 @@ def aborted_ranges_forgotten() -> Iterator[None]:
 def snapshot_outlives_its_topic() -> Iterator[None]:
     """The next topic of that name begins with the old topic's sequence ids."""
     with (
-        patch.object(Belongings, "_remove_snapshots", nothing),
-        patch.object(Belongings, "remove_strays", nothing),
+        patch.object(TopicStorage, "_remove_snapshots", nothing),
+        patch.object(TopicStorage, "remove_strays", nothing),
     ):
         yield
 

@@ -7,14 +7,14 @@ from unittest.mock import patch
 
 from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
-from pybroker.broker import publish_time
 from pybroker.broker.dispatch import delayed
 from pybroker.broker.dispatch.delayed import DelayPolicy, UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.persistent import publish_time
+from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.client.consuming.acks import AckGroup, all_bits
 from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pybroker.broker.policies import expiry
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.subscription import Subscription
 
 
 @contextmanager

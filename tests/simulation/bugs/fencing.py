@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from pybroker.server import fencing, transactional_sessions
-from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
+from pybroker.server.transactions import fencing, transactional_sessions
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalIds
 
 
 @contextmanager

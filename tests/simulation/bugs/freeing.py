@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.topic import Topic
+from pybroker.broker.persistent.topic import Topic
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
 from pybroker.cluster.transactions.groups import SharedGroups
-from pybroker.transaction.coordinator import group_ends
+from pybroker.transaction.coordinator.group_commits import group_ends
 
 
 @contextmanager

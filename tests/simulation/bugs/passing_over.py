@@ -5,14 +5,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from pybroker.base.errors import PulsarError
 from pybroker.broker.dispatch.cumulative import _Acknowledged
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import _Batch
 from pybroker.broker.dispatch.lives import Life, Lives
-from pybroker.broker.transactional_acks import TransactionalAcks
+from pybroker.broker.subscriptions.transactional_acks import TransactionalAcks
+from pybroker.server.consuming import on_acknowledge
+from pybroker.server.consuming.on_acknowledge import position_of
 from pybroker.transaction.pending_acks import records, store
 from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.pending_acks.state import PendingAckState
 
 
@@ -135,7 +139,34 @@ def the_whole_is_the_latest() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def acknowledgements_overtake() -> Iterator[None]:
+    """The size of a batch is looked up while later acknowledgements go on."""
+    in_turns = on_acknowledge._ack_in_turns
+
+    async def later(*what: Any) -> None:
+        session, _, command = what
+        try:
+            await in_turns(*what)
+        except PulsarError as error:
+            on_acknowledge.ack_failed(session, command, error)
+
+    def apart(session: Any, slot: Any, command: Any) -> None:
+        session.requests.start(later(session, slot, command), "ack")
+
+    def known(topic: Any, message_ids: Any) -> Any:
+        in_parts = any(each.ack_set for each in message_ids)
+        return None if in_parts else [PendingAck(position_of(each)) for each in message_ids]
+
+    with (
+        patch.object(on_acknowledge, "_ack_in_turns", apart),
+        patch.object(on_acknowledge, "_known_acks", known),
+    ):
+        yield
+
+
 BUGS = {
+    "acknowledgements-overtake": acknowledgements_overtake,
     "batches-that-come-twice-taken-whole": the_whole_is_the_latest,
     "clients-drop-nothing": clients_drop_nothing,
     "cumulative-ones-kept-from-successors": cumulative_ones_kept_from_successors,

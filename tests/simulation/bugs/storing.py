@@ -15,7 +15,7 @@ from managed_ledger.storage.embedded.block_reader import BlockReader
 from managed_ledger.storage.embedded.checkpoints import Checkpoints
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.embedded.room import RESERVE, RESERVE_FOLDER, Room
-from pybroker.broker.deletions import Deletions
+from pybroker.broker.deletion.deletions import Deletions
 from pybroker.broker.topics import Topics
 
 
@@ -25,9 +25,9 @@ def deletion_without_a_tombstone() -> Iterator[None]:
 
     async def remove(self: Deletions, doomed: Any, vacate: Any, only_while: Any) -> None:
         await vacate()
-        await self._belongings.remove_shared(doomed.topic, lambda: None)
+        await self._topic_storage.remove_shared(doomed.topic, lambda: None)
         for topic in doomed.topics():
-            await self._belongings.remove_topic(topic, lambda: None)
+            await self._topic_storage.remove_topic(topic, lambda: None)
 
     with patch.object(Deletions, "_decide_and_remove", remove):
         yield

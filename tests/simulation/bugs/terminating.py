@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.broker.topic import _TERMINATED
+from pybroker.broker.persistent.topic import TERMINATED
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 
 
@@ -29,7 +29,7 @@ def termination_not_durable() -> Iterator[None]:
     right = ManagedLedger.update_properties
 
     def update(self: ManagedLedger, changes: Mapping[str, str | None]) -> Any:
-        return right(self, {key: each for key, each in changes.items() if key != _TERMINATED})
+        return right(self, {key: each for key, each in changes.items() if key != TERMINATED})
 
     with patch.object(ManagedLedger, "update_properties", update):
         yield

@@ -8,10 +8,10 @@ from unittest.mock import AsyncMock, patch
 from managed_ledger.position import Position
 from managed_ledger.storage.embedded.journal_writer import JournalWriter
 from pybroker.base.errors import InvalidTxnStatus
-from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.transaction.buffer.log_order.books import Books
+from pybroker.broker.transactions.txn_participants import LocalParticipants
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.log_order.open_transactions import OpenTransactions
+from pybroker.transaction.buffer.log_order.transaction_index import TransactionIndex
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 from pybroker.transaction.coordinator.outcome_window import OutcomeWindow
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
@@ -109,7 +109,7 @@ def left_open_and_not_asked_about() -> Iterator[None]:
 @contextmanager
 def trimmed_ones_hold_back() -> Iterator[None]:
     """A topic that is loaded waits for a transaction that was trimmed with its marker."""
-    with patch.object(Books, "forget_trimmed", AsyncMock()):
+    with patch.object(TransactionIndex, "forget_trimmed", AsyncMock()):
         yield
 
 

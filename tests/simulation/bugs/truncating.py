@@ -7,7 +7,7 @@ from unittest.mock import patch
 from bugs.believing import nothing
 from managed_ledger.position import Position
 from pybroker.broker.deduplication.deduplication import Deduplication
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscriptions.subscription import Subscription
 
 
 @contextmanager

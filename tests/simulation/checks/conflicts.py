@@ -56,6 +56,11 @@ class Life:
         self.passes, self.twice = [], set()
         self.loads = [] if self.known_in is None else [self.known_in]
 
+    def subscribes(self, request_id: int, load: int) -> None:
+        """The broker may know it from now on, even if it hears no answer."""
+        self.subscribed.append(request_id)
+        self.loads.append(load)
+
     def is_known_in(self, load: int) -> None:
         """It has subscribed. After an unload the broker remembers no passes, only lives."""
         self.loads.append(load)
@@ -136,12 +141,15 @@ def reason_for(refused: Ack, book: Book, says_all: bool = False) -> str | None:
     if refused.end is None:
         twice = any(each.covers(key) for each in own for key in refused.consumed)
         return "its own transaction has some of it" if twice else None
-    if _goes_no_further(refused.end, own):
+    sooner = [each for each in book.acks[: book.acks.index(refused)] if each in own]
+    if _goes_no_further(refused.end, sooner):
         return "it goes no further than its own transaction"
     if any(each.end is not None and not refused.sent.is_after(each.txn) for each in rivals):
         return "another transaction holds cumulatively"
     if says_all:
         return "it is unclear which of two copies it means" if refused.unclear else None
+    if _taken_by_itself(refused.life, refused.end, sooner):
+        return "it was given twice what its own transaction has"
     return next(_excuses(refused, refused.end, others, rivals, own, book.lives), None)
 
 
@@ -178,7 +186,9 @@ def _excuses(
 
 def _taken_by_others(life: Life, end: Key, rivals: list[Ack]) -> bool:
     taken = [each for each in rivals if each.life is not life and not life.since.is_after(each.txn)]
-    if len(life.passes) > 1:  # it may have been given more than arrived
+    # It may have been given more than arrived; after a load, the broker does not know whether it
+    # was the active one.
+    if len(life.passes) > 1 or len({*life.loads}) > 1:
         return bool(taken)
     return any(each.covers(key) for each in taken for key in life.was_given if key <= end)
 

@@ -8,7 +8,7 @@ from sim_broker import BrokerProcess
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import PulsarError
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.topics import Topics
 from pybroker.simulation.faults import Fault
 

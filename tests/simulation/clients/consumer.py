@@ -123,6 +123,7 @@ class RawConsumer:
         try:
             peer = await _Peer.connect()
             peer.owner = self
+            await peer.request(pb.CommandTcClientConnectRequest(tc_id=0))
             return await self._subscribe(peer)
         except (OSError, Gone):
             return False

@@ -72,7 +72,8 @@ class Hostile(Process):
 
     def _somebody(self) -> Txn | None:
         """A recent transaction of another client."""
-        return self.rng.choice(self.history.txns[-5:]) if self.history.txns else None
+        known = [txn for txn in self.history.txns if txn.txn_id is not None]
+        return self.rng.choice(known[-5:]) if known else None
 
     def _txn_id(self) -> TxnId:
         somebody = self._somebody()

@@ -82,10 +82,11 @@ class Hand:
 
     def unclear(self, last: Copy) -> frozenset[Key]:
         """The messages of which a client cannot know whether an acknowledgement up to this one
-        means them: it came in between two copies, or before one of them.
+        means them, or means them once: there are two copies, or it came before the message.
         """
         after = (copy.key for copy, at in self.arrival.items() if at > self.arrival[last])
-        return frozenset(key for key in (*self.twice, *after) if key < last.key)
+        twice = (key for key in self.twice if key <= last.key)
+        return frozenset((*twice, *(key for key in after if key < last.key)))
 
 
 @dataclass(slots=True, eq=False)
@@ -165,6 +166,7 @@ class Worker(Transacting):
         self.group = group
         self.manners = group.manners
         self.name_of = name_of
+        self.haste = self.world.stream(f"haste {self.name}")
         self.hands: list[Hand] = []
         self.open: list[Work] = []  # its own, while it goes on
 
@@ -197,7 +199,7 @@ class Worker(Transacting):
             topic, group.subscription, group.kind, life.name, life.consumer_id,
             self.rng.choice((1, 3, 100)), self.requests,
         )  # fmt: skip
-        consumer.on_subscribe = life.subscribed.append
+        consumer.on_subscribe = lambda request: life.subscribes(request, group.load(topic))
         consumer.on_pass = lambda: life.begin_pass(group.load(topic))
         consumer.on_given = life.given
         return Hand(consumer, life)
@@ -295,7 +297,7 @@ class Worker(Transacting):
         try:
             for hand in chosen:
                 await txn.joined(hand.consumer.topic, self.group.subscription)
-                parts.append(self._acknowledge(hand, txn, record))
+                parts += self._acknowledge(hand, txn, record)
             if self.rng.random() < 0.2:
                 await self._receive(client)  # before it is answered
             for part in parts:
@@ -325,7 +327,7 @@ class Worker(Transacting):
         held = [hand for hand in self._held() if hand not in waiting]
         return self.rng.sample(held, self.rng.randint(1, len(held))) if held else []
 
-    def _acknowledge(self, hand: Hand, txn: Any, record: Txn) -> Part:
+    def _acknowledge(self, hand: Hand, txn: Any, record: Txn) -> list[Part]:
         cumulative = self.rng.random() < self.manners.cumulative
         lately = range(max(0, len(hand.held) - LATELY), len(hand.held))
         if cumulative:
@@ -337,15 +339,28 @@ class Worker(Transacting):
             some = self.rng.sample(lately, self.rng.randint(1, min(3, len(lately))))
             keys = {hand.held[index].key: hand.held[index] for index in sorted(some)}
             named = copies = list(keys.values())
+        parts: list[Part] = []
+        hastens = cumulative and not self.manners.own_client and self.haste.random() < 0.2
+        if hastens and (sooner := [copy for copy in copies if copy.key < named[0].key]):
+            end = self.haste.choice(sooner)
+            those = [copy for copy in copies if copy.key <= end.key]
+            parts.append(self._send(hand, txn, record, [end], those, cumulative))
+            copies = [copy for copy in copies if copy not in those]
+            self.history.counts["acknowledged further without waiting"] += 1
+        return [*parts, self._send(hand, txn, record, named, copies, cumulative)]
+
+    def _send(
+        self, hand: Hand, txn: Any, record: Txn, named: list[Copy], copies: list[Copy],
+        cumulative: bool,
+    ) -> Part:  # fmt: skip
         request_id = hand.consumer.acknowledge(named, txn, cumulative)
-        consumed = frozenset(copy.key for copy in copies)
         end = named[0].key if cumulative else None
         unclear = hand.unclear(named[0]) if cumulative else frozenset()
+        consumed = frozenset(copy.key for copy in copies)
         ack = Ack(hand.life, record, consumed, end, self.group.now(), unclear)
         self.group.books[hand.consumer.topic].acks.append(ack)
         self.history.counts["acknowledged by the living"] += 1
-        how = f"up to {end}" if cumulative else "singly"
-        self.note(f"{record.name} {how}: {[copy.value for copy in copies]}")
+        self.note(f"{record.name} up to {end or 'these'}: {[copy.value for copy in copies]}")
         hand.held = [copy for copy in hand.held if copy not in copies]
         return Part(hand, copies, ack, request_id)
 
@@ -477,8 +492,9 @@ class Job(Worker):
             if (at := read.message_id[:2]) != last or logs is not None
         ]
 
-    def _acknowledge(self, hand: Hand, txn: Any, record: Txn) -> Part:
-        part = super()._acknowledge(hand, txn, record)
-        assert part.ack.end is not None
-        self.trying = record, part.ack.end
-        return part
+    def _acknowledge(self, hand: Hand, txn: Any, record: Txn) -> list[Part]:
+        parts = super()._acknowledge(hand, txn, record)
+        end = parts[-1].ack.end
+        assert end is not None
+        self.trying = record, end
+        return parts

@@ -20,9 +20,16 @@ def acknowledge_whole_batches(consumer: Any) -> None:
         part._acks._group.__class__ = WholeBatches
 
 
+def name_nothing(consumer: Any) -> None:
+    """From now on. The broker concludes what a cumulative acknowledgement covers."""
+    for part in consumer._parts.values():
+        part._transacted._gets_all = False
+
+
 class Dropping:
     """Like Java's: drops messages up to its own last plain cumulative acknowledgement, as long as
-    the application keeps the consumer.
+    the application keeps the consumer. The consumer must `name_nothing`: it does not know what is
+    dropped above it.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from pybroker.broker.policies.transaction_buffers import (
 )
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.commit_order import commit_order_buffer, copying, side_log
-from pybroker.transaction.coordinator.participants import Participant, ParticipantEnds
+from pybroker.transaction.coordinator.ends.participants import Participant, ParticipantEnds
 
 NAMESPACE: Final = "public/default"
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from sim_scenario import Scenario
 from features.feature import Feature, half_way
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies import expiry, quotas
-from pybroker.broker.topic import Topic
 from pybroker.simulation.world import SimulatedClock
 
 TOPIC: Final = "persistent://public/default/perishing"

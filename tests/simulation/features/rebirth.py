@@ -18,8 +18,8 @@ from features.feature import Feature, half_way
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.policies.table import DEDUPLICATION
-from pybroker.broker.tenants import Conflict
 from pybroker.broker.topics import Topics
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout

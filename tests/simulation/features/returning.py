@@ -18,9 +18,9 @@ from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
 from pybroker.base.names import TopicName
+from pybroker.broker.persistent.truncation import truncate
 from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.topics import Topics
-from pybroker.broker.truncation import truncate
 
 TOPIC: Final = "persistent://public/default/returned"
 NAME: Final = TopicName.parse(TOPIC)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from checks.history import Logs, Outcome, Read, Txn
-from clients.official import Dropping
+from clients.official import Dropping, name_nothing
 from clients.plain import read_of, subscribe
 from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario
@@ -34,11 +34,14 @@ class Deeds:
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
     # Without what the same consumer had acknowledged before. Only while the broker remembers who
-    # was given what: see ARCHITECTURE.md, "What dispatch skips".
+    # was given what: see docs/internals/dispatch.md.
     consumed: list[tuple[Txn, list[Read]]] = field(default_factory=list)
     # Cumulative ones of messages from before a reconnect: it is unknown whether they cover
-    # redelivered messages. See ARCHITECTURE.md, "What dispatch skips".
+    # redelivered messages. See docs/internals/dispatch.md.
     ambiguously: list[tuple[Txn | None, tuple[int, int, int]]] = field(default_factory=list)
+
+    # What clients like Java's dropped: see `_log_was_full`.
+    dropped: set[Read] = field(default_factory=set)
 
     def consumed_twice(self) -> list[Read]:
         """The messages that several committed transactions consumed."""
@@ -101,7 +104,10 @@ class Processor(Transacting):
     async def _take_up(self, client: Any) -> Any:
         self.held, self.consumed, self.dropping = [], set(), Dropping()
         self.note("subscribes")
-        return await subscribe(self, client, self.topic, self.subscription, self.kind)
+        consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)
+        if self.is_like_java:
+            name_nothing(consumer)
+        return consumer
 
     async def _receive(self, client: Any, consumer: Any) -> None:
         for _ in range(self.rng.randint(1, 6)):
@@ -112,6 +118,7 @@ class Processor(Transacting):
             if self.is_like_java and self.dropping.drops(message):
                 self.note(f"drops {message.order_key}")
                 self.history.counts["dropped unseen"] += 1
+                self.deeds.dropped.add(read_of(message))
             else:
                 self.note(f"received {message.order_key}")
                 self.held.append(Held(message, _session(consumer)))
@@ -281,17 +288,23 @@ class Succession(Feature):
             for topic in self.simulation.partitions_of([TOPIC])
             for read in logs[topic]
             # A batch may come in part and then as a whole. An acknowledgement of the whole batch
-            # does not say which it means: see ARCHITECTURE.md, "What dispatch skips".
+            # does not say which it means: see docs/internals/dispatch.md.
             if read.message_id[2] < 0
             and read not in perhaps
             and read not in left
             and not self.deeds.may_cover(read)
+            and not (read in self.deeds.dropped and self._log_was_full)
         )
         return [
             *(f"ACKNOWLEDGEMENT LOST: {r} is delivered again" for r in left if r in committed),
             *(f"ACKNOWLEDGED TWICE: {r}" for r in self.deeds.consumed_twice()),
             *(f"CURSOR AHEAD: {r}, acknowledged by nobody who got it, is gone" for r in ahead),
         ]
+
+    @property
+    def _log_was_full(self) -> bool:
+        """Then it may not say that a client acknowledges plainly, and so drops messages."""
+        return any(fault.kind == "disk full" for fault in self.simulation.scenario.faults)
 
     @property
     def _was_disturbed(self) -> bool:

@@ -21,8 +21,8 @@ from sim_scenario import Scenario
 from features.feature import Feature, half_way
 from features.switching import Collector
 from pybroker.base.names import TopicName
+from pybroker.broker.persistent.truncation import truncate
 from pybroker.broker.topics import Topics
-from pybroker.broker.truncation import truncate
 
 NAME: Final = "truncated"
 TOPIC: Final = f"persistent://public/default/{NAME}"

@@ -3,8 +3,8 @@
 from argparse import Namespace
 from typing import Any, Final
 
-from pybroker.commands.admin.command import Body, Command, Run
-from pybroker.commands.admin.rest import Rest, RestError
+from pybroker.commands.admin.command import Command
+from pybroker.commands.admin.rest import Rest
 
 _CLUSTER_FIELDS: Final = {
     "url": "serviceUrl",
@@ -230,35 +230,18 @@ TENANTS: Final = (
 )
 
 
-def _of_bookies(request: str, body: Body | None = None, **query: str) -> Run:
-    """For routes that brokers with their own storage do not have."""
-
-    def run(rest: Rest, options: Namespace) -> Any:
-        asked = Command("", request=request, body=body, query=query)
-        try:
-            return asked.execute(rest, options)
-        except RestError as error:
-            if "HTTP 404" not in str(error):
-                raise
-            raise RestError(f"this broker has no bookies, or no such bookie: {error}") from None
-
-    return run
-
-
 _RACK: Final = "bookies/racks-info/{bookie}"
 _BOOKIE: Final = "-b|--bookie String"
 BOOKIES: Final = (
-    Command("list-bookies", run=_of_bookies("GET bookies/all")),
-    Command("racks-placement", run=_of_bookies("GET bookies/racks-info")),
-    Command("get-bookie-rack", _BOOKIE, run=_of_bookies(f"GET {_RACK}")),
-    Command("delete-bookie-rack", _BOOKIE, run=_of_bookies(f"DELETE {_RACK}")),
+    Command("list-bookies", "", "GET bookies/all"),
+    Command("racks-placement", "", "GET bookies/racks-info"),
+    Command("get-bookie-rack", _BOOKIE, f"GET {_RACK}"),
+    Command("delete-bookie-rack", _BOOKIE, f"DELETE {_RACK}"),
     Command(
         "set-bookie-rack",
         f"[-g|--group String] {_BOOKIE} -r|--rack String [-hn|--hostname String]",
-        run=_of_bookies(
-            f"POST {_RACK}",
-            lambda o: {"rack": o.rack, "hostname": o.hostname},
-            group="group",
-        ),
+        f"POST {_RACK}",
+        lambda o: {"rack": o.rack, "hostname": o.hostname},
+        {"group": "group"},
     ),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from pybroker.commands.admin import definitions
 from pybroker.commands.admin.command import Command, filled
 from pybroker.commands.admin.rest import Rest
 
@@ -69,3 +70,7 @@ TRANSACTIONS: Final = (
     Command("position-stats-in-pending-ack", f"{_TOPIC} -s|--subscription-name String -l|--ledger-id Long -e|--entry-id Long [-b|--batch-index Integer]",
             f"GET {_T}/positionStatsInPendingAck/{{bare}}/{{subscription_name}}/{{ledger_id}}/{{entry_id}}", query={"batchIndex": "batch_index"}),
 )  # fmt: skip
+DEFINITIONS: Final = (
+    Command("export", "[-o|--output String]", run=definitions.export),
+    Command("import", "-f|--filename String [--dry-run]", run=definitions.bring_in),
+)

@@ -5,6 +5,7 @@ make its value. The broker's own table has the path, the method, and whether the
 removed.
 """
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -114,6 +115,13 @@ def _transactions(options: Namespace) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value}
 
 
+def auto_scale(options: Namespace) -> dict[str, Any]:
+    """The fields as they were given: `--set maxSegments=8 --set enabled=false`. Raises
+    ValueError.
+    """
+    return {name: json.loads(text) for name, text in options.set}
+
+
 def _offload(options: Namespace) -> dict[str, Any]:
     return {"managedLedgerOffloadDriver": options.driver} | {
         name: getattr(options, option)
@@ -195,7 +203,10 @@ _TRANSACTIONS: Final = (
 _MAX_NUM: Final = "-m|--maxNum int"
 _GET_SET: Final = ("get", "set")
 
+AUTO_SCALE_FIELDS: Final = "--set Map"
+
 OF_NAMESPACES: Final = (
+    At("scalable-topic-auto-scale-policy", "scalableTopicAutoScalePolicy", AUTO_SCALE_FIELDS, auto_scale),
     At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
     At("message-ttl", "messageTTL", "--messageTTL|-ttl Seconds", value("messageTTL")),
     At("backlog-quota", "backlogQuota", _QUOTA, _quota, verbs=("set", "remove"), query=_QUOTA_QUERY),

@@ -1,5 +1,7 @@
 """Commands for topics, persistent or not: operations and policies."""
 
+import itertools
+import json
 import re
 import sys
 import time
@@ -7,9 +9,10 @@ from argparse import Namespace
 from typing import Any, Final
 
 from pybroker.commands.admin.command import Command, filled, topic_parts
-from pybroker.commands.admin.rest import Answer, Rest
+from pybroker.commands.admin.rest import Answer, Rest, RestError
 from pybroker.commands.admin.tables.policies import of_topic, switched, value
 from pybroker.commands.admin.values import message_id
+from pybroker.commands.entry_answers import HEADER, id_in_batch, is_end_of_backlog, singles
 
 _PLACE: Final = "<topicName>"
 _SUB: Final = f"{_PLACE} -s|--subscription String"
@@ -109,15 +112,27 @@ def _expire(rest: Rest, options: Namespace) -> None:
 
 
 def _peek(rest: Rest, options: Namespace) -> list[dict[str, Any]]:
-    count = 1 if options.count is None else options.count
-    return [
-        _message(rest.raw("GET", filled(f"{_S}/position/{number}", options)))
-        for number in range(1, count + 1)
-    ]
+    """As many messages as were asked for, or all that there are."""
+    wanted = 1 if options.count is None else options.count
+    found: list[dict[str, Any]] = []
+    for number in itertools.count(1):
+        if len(found) >= wanted:
+            break
+        try:
+            answer = rest.raw("GET", filled(f"{_S}/position/{number}", options))
+        except RestError as error:
+            if not is_end_of_backlog(error):
+                raise
+            break
+        found += _messages(answer)
+    return found[:wanted]
 
 
-def _by_id(rest: Rest, options: Namespace) -> dict[str, Any]:
-    return _message(rest.raw("GET", filled("{topic}/ledger/{ledgerId}/entry/{entryId}", options)))
+def _by_id(rest: Rest, options: Namespace) -> Any:
+    """A message; a list of the messages of a batch."""
+    path = filled("{topic}/ledger/{ledgerId}/entry/{entryId}", options)
+    found = _messages(rest.raw("GET", path))
+    return found[0] if len(found) == 1 else found
 
 
 def _examine(rest: Rest, options: Namespace) -> dict[str, Any]:
@@ -125,16 +140,43 @@ def _examine(rest: Rest, options: Namespace) -> dict[str, Any]:
         "initialPosition": options.initialPosition or "latest",
         "messagePosition": str(options.messagePosition or 1),
     }
-    return _message(rest.raw("GET", filled("{topic}/examinemessage", options), query=query))
+    return _messages(rest.raw("GET", filled("{topic}/examinemessage", options), query=query))[0]
 
 
-def _message(answer: Answer) -> dict[str, Any]:
-    """The headers of a message and its payload, as text or in hexadecimal."""
-    said = answer.described("X-Pulsar-")
+def _messages(answer: Answer) -> list[dict[str, Any]]:
+    """For each message its headers, and its payload as text or in hexadecimal."""
+    said = answer.described(HEADER)
+    found = singles({name.lower(): text for name, text in said.items()}, answer.data)
+    if found is None:
+        return [said | _payload(answer.data)]
+    return [
+        said | _own_headers(single, id_in_batch(said["Message-ID"], index)) | _payload(data)
+        for index, (single, data) in enumerate(found)
+    ]
+
+
+def _payload(data: bytes) -> dict[str, str]:
     try:
-        return said | {"payload": answer.data.decode()}
+        return {"payload": data.decode()}
     except UnicodeDecodeError:
-        return said | {"payload in hex": answer.data.hex()}
+        return {"payload in hex": data.hex()}
+
+
+def _own_headers(single: Any, message_id: str) -> dict[str, str]:
+    """What a message of a batch has for itself, named as in an entry's headers."""
+    said = {"Message-ID": message_id}
+    if single.HasField("sequence_id"):
+        said["sequence-id"] = str(single.sequence_id)
+    if single.HasField("partition_key"):
+        said["partition-key"] = single.partition_key
+    if single.event_time:
+        said["event-time"] = str(single.event_time)
+    if single.null_value:
+        said["null-value"] = "true"
+    properties = {pair.key: pair.value for pair in single.properties}
+    if properties:
+        said["PROPERTY"] = json.dumps(properties)
+    return said | {f"PROPERTY-{key}": value for key, value in properties.items()}
 
 
 def _message_id_at(rest: Rest, options: Namespace) -> Any:

@@ -6,7 +6,10 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pybroker.base.json_text import json_of
 from pybroker.console.pages.topics.entries import Message
+from pybroker.console.pages.topics.searching import NOTHING
+from pybroker.values import protobuf
 from pybroker.values.avro import Codec
 
 _MOST_BYTES: Final = 4096  # of the value, as shown
@@ -33,6 +36,7 @@ class Decoder:
     def __init__(self, versions: Iterable[dict[str, Any]]) -> None:
         self._versions = {each["version"]: each for each in versions}
         self._codecs: dict[int, Codec] = {}
+        self._protobufs: dict[int, protobuf.Decode] = {}
 
     def shown(self, message: Message, how: str) -> tuple[str, str]:
         """The text, and a description of how it was decoded. `how` is text, hex, or empty for the
@@ -68,6 +72,20 @@ class Decoder:
         text = text.encode(errors="replace").decode()
         return text[:_MOST_BYTES], f"{kind}, schema version {number}"
 
+    def value(self, message: Message) -> Any:
+        """The decoded value; without a schema, that of JSON. NOTHING if it cannot be decoded."""
+        data = message.data
+        if data is None or message.encrypted or message.size_bytes > MOST_DECODED:
+            return NOTHING
+        number = message.schema_version
+        schema = self._versions.get(-1 if number is None else number)
+        try:
+            if schema is None:
+                return json_of(data)
+            return self._value(schema, schema["type"], data)
+        except (ValueError, struct.error, KeyError, RecursionError):
+            return NOTHING
+
     def _value(self, schema: dict[str, Any], kind: str, data: bytes) -> Any:
         if kind == "AVRO":
             number = schema["version"]
@@ -76,6 +94,11 @@ class Decoder:
             return self._codecs[number].decode(data, _MOST_VALUES)
         if kind == "JSON":
             return json.loads(data)
+        if kind == "PROTOBUF_NATIVE":
+            number = schema["version"]
+            if number not in self._protobufs:
+                self._protobufs[number] = protobuf.Decode(schema["data"])
+            return self._protobufs[number](data)
         if kind in _STRUCTS:
             return struct.unpack(_STRUCTS[kind], data)[0]
         if kind == "STRING":

@@ -11,6 +11,7 @@ from pybroker.console.api import Refused, Reply
 from pybroker.console.page import View
 from pybroker.console.pages.topics.decoding import MOST_DECODED, Decoder
 from pybroker.console.pages.topics.entries import Message, messages_of
+from pybroker.console.pages.topics.searching import Search
 from pybroker.console.pages.topics.subject import (
     BASE,
     SCHEMAS,
@@ -31,6 +32,15 @@ _NOT_FOUND: Final = 404
 
 
 async def messages(visit: Visit) -> Response:
+    return await _page(visit, "messages.html")
+
+
+async def live(visit: Visit) -> Response:
+    """The messages alone, for a page that follows the topic."""
+    return await _page(visit, "messages_live.html")
+
+
+async def _page(visit: Visit, template: str) -> Response:
     subject = Subject.of(visit)
     partitions = await partitions_of(visit, subject)
     first = visit.number("first", 1, least=1)
@@ -44,7 +54,7 @@ async def messages(visit: Visit) -> Response:
         except Refused as refused:
             problem = refused.reason
     return await visit.render(
-        "messages.html",
+        template,
         subject=subject,
         partitions=partitions,
         subscriptions=await _subscriptions(visit, subject),
@@ -54,11 +64,16 @@ async def messages(visit: Visit) -> Response:
         show=visit.query("show"),
         filter=visit.query("filter"),
         position=visit.query("position"),
+        live_url=_live_url(visit, subject) if visit.query("follow") else "",
         problem=problem,
         messages=shown.matching,
         looked_at=shown.looked_at,
         may_send=subject.may(visit, "POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"),
     )
+
+
+def _live_url(visit: Visit, subject: Subject) -> str:
+    return f"{subject.url}/messages/live?{visit.request.url.query}"
 
 
 class _Shown:
@@ -68,20 +83,30 @@ class _Shown:
         """Raises Refused."""
         self.matching: list[tuple[Message, str, str, dict[str, str], int]] = []
         self.looked_at = 0
-        self._words = visit.words("filter")
+        self._search = Search.of(visit.query("filter"))
         self._how = visit.query("show")
         self._decoder = Decoder(schemas)
         self._pace = Pace(_DECODED_A_TURN)
 
     async def look_at(self, message: Message) -> None:
         self.looked_at += 1
-        text, what = self._decoder.shown(message, self._how)
-        searched = _text_of(message, text) if self._words else ""
-        if all(word in searched for word in self._words):
-            properties, omitted = _first_properties(message)
-            kept = replace(message, data=None, properties={})
-            self.matching.append((kept, text, what, properties, omitted))
+        if self._search.fits(message.key, message.properties):
+            text, what = self._decoder.shown(message, self._how)
+            if self._has_words(message, text) and self._has_values(message):
+                properties, omitted = _first_properties(message)
+                kept = replace(message, data=None, properties={})
+                self.matching.append((kept, text, what, properties, omitted))
         await self._pace.step()
+
+    def _has_words(self, message: Message, text: str) -> bool:
+        searched = _text_of(message, text) if self._search.words else ""
+        return all(word in searched for word in self._search.words)
+
+    def _has_values(self, message: Message) -> bool:
+        if not self._search.paths:
+            return True
+        value = self._decoder.value(message)
+        return all(path.is_met_by(value) for path in self._search.paths)
 
 
 async def _found(visit: Visit, subject: Subject, first: int, count: int) -> AsyncIterator[Message]:
@@ -218,5 +243,6 @@ def _properties(text: str) -> dict[str, str] | None:
 
 VIEWS: Final = (
     View("GET", f"{BASE}/messages", messages),
+    View("GET", f"{BASE}/messages/live", live, live=True),
     View("POST", f"{BASE}/messages/send", send),
 )

@@ -79,7 +79,7 @@ def draw(found: Mapping[str, Any]) -> Drawing | None:
         for number, each in enumerate(participants)
     ]
     floor = TOP_PX + LANE_PX * max(1, len(lanes))
-    deadline = opened + found["timeoutMs"]
+    deadline = opened + found["timeoutMs"] if found["timeoutMs"] else now + 1
     all_of_them = found["topicCount"] + found["subscriptionCount"]
     return Drawing(
         lanes=lanes,
@@ -128,7 +128,7 @@ def _in_words(found: Mapping[str, Any], each: Mapping[str, Any]) -> str:
         parts.append(f"ended there {after(opened, told)}")
     elif each["attempts"]:
         parts.append(f"has not ended there after {each['attempts']} attempts")
-    elif found["status"] != "OPEN":
+    elif found["status"] not in ("OPEN", "PREPARED"):
         parts.append("has not ended there yet, or that was not recorded")
     return f"{name_of(each)}: {', '.join(parts)}"
 

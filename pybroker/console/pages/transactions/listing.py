@@ -26,7 +26,7 @@ COLUMNS: Final = (
 )
 _SORTS: Final = {sort: descends for _, sort, descends in COLUMNS}
 _STATES: Final = {
-    "live": ("OPEN", "COMMITTING", "ABORTING"),
+    "live": ("OPEN", "PREPARED", "COMMITTING", "ABORTING"),
     "ended": ("COMMITTED", "ABORTED"),
 }
 

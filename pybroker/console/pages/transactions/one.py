@@ -38,7 +38,7 @@ async def _shown(visit: Visit, template: str) -> Response:
     found: dict[str, Any] = await visit.api.get(
         f"{API}/timeline/{{most}}/{{least}}", {"limit": _PARTICIPANTS}, **names
     )
-    is_live = found["status"] in ("OPEN", "COMMITTING", "ABORTING")
+    is_live = found["status"] in ("OPEN", "PREPARED", "COMMITTING", "ABORTING")
     return await visit.render(
         template,
         found=found,
@@ -47,7 +47,7 @@ async def _shown(visit: Visit, template: str) -> Response:
         drawing=draw(found),
         bars=await _bars(visit, found) if is_live else [],
         is_live=is_live,
-        may_abort=found["status"] == "OPEN" and visit.api.may("POST", _ABORT),
+        may_abort=found["status"] in ("OPEN", "PREPARED") and visit.api.may("POST", _ABORT),
         decided_by=_DECIDED_BY,
         name_of=name_of,
         after=after,

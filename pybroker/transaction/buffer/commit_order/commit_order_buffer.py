@@ -31,7 +31,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import LATEST, Position
 from managed_ledger.prompt import prompt
 from managed_ledger.storage.backend import EntryRun
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import (
     InvalidTxnStatus,
     PulsarError,
@@ -46,8 +46,8 @@ from pybroker.transaction.buffer.commit_order.aside_transactions import (
 )
 from pybroker.transaction.buffer.commit_order.copying import Copy, SequenceIds, copy_what_is_told
 from pybroker.transaction.buffer.commit_order.end_queue import EndQueue
+from pybroker.transaction.buffer.commit_order.known_ends import KnownEnds
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
-from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.transaction.paced_visits import PacedVisits
@@ -79,13 +79,13 @@ class CommitOrderBuffer:
         "_ends",
         "_factory",
         "_held",
+        "_known_ends",
         "_ledger_name",
         "_live",
         "_log",
         "_outcomes",
         "_side",
         "_tasks",
-        "_told_ends",
         "_visits",
         "open",
         "sequence_ids",
@@ -108,7 +108,7 @@ class CommitOrderBuffer:
         self._held: list[Held] | None = None  # not None while the side log is being opened
         self._ends = EndQueue()
         self._copying = False  # a copy that takes more than one turn is in progress
-        self._told_ends = ToldEnds()
+        self._known_ends = KnownEnds()
         self._tasks = Tasks(self)
         self._visits = PacedVisits(factory.housekeeper)
         self._live = False
@@ -141,7 +141,7 @@ class CommitOrderBuffer:
         log_order.ledger.kept_from += (self._kept_from,)
         ended, given_up = log_order.told_of_those_aside()
         for txn_id in dict.fromkeys(ended):
-            self._told_ends.found()
+            self._known_ends.found()
             self._drop(txn_id)
         for txn_id in given_up:
             transaction = self.open.get(txn_id)
@@ -379,7 +379,7 @@ class CommitOrderBuffer:
     ) -> None:
         if error is None:
             first = self.log_order.ranges_of(txn_id).first_position
-            self._told_ends.add(first)
+            self._known_ends.add(first)
             self._drop(txn_id)
         else:
             self._failed(txn_id, transaction, error)
@@ -431,8 +431,8 @@ class CommitOrderBuffer:
             await self._side.flush()
 
     def _kept_from(self) -> Position:
-        needed = self._told_ends.first
-        if needed < LATEST and self._live and not self._told_ends.are_being_forgotten:
+        needed = self._known_ends.first
+        if needed < LATEST and self._live and not self._known_ends.are_being_forgotten:
             self._tasks.start(self._forget_and_trim(), "the deletion of what has ended")
         return needed
 
@@ -447,7 +447,7 @@ class CommitOrderBuffer:
         """Make deletions durable, so that the topic's log need no longer record the ends. Raises
         ManagedLedgerError.
         """
-        await self._told_ends.forget(self._flush)
+        await self._known_ends.forget(self._flush)
 
     async def read_open(self) -> AsyncIterator[EntryRun]:
         """The entries, piece by piece; no transaction may be added or ended meanwhile."""

@@ -35,7 +35,7 @@ Range = tuple[int, int, int]  # ledger, first, last
 
 
 class SideLog:
-    """Create it with `open`."""
+    """The log of one topic's open transactions. `open` makes one from what is stored."""
 
     __slots__ = ("_cursor", "_to_delete", "ledger")
 

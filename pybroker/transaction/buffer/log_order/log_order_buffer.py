@@ -26,7 +26,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.prompt import fail, prompt
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.base.config import BrokerConfig
+from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import (
     InvalidTxnStatus,
     PulsarError,
@@ -34,14 +34,19 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TxnId, topic_of_ledger
-from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
+from pybroker.base.runtime import Clock, Pace, Tasks, do_nothing
 from pybroker.transaction.buffer.buffer_times import BufferTimes
-from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books, Undecided
 from pybroker.transaction.buffer.log_order.ledger_mark import (
     LedgerMark,
     may_have_foreign_transactions,
 )
 from pybroker.transaction.buffer.log_order.open_transactions import OpenTransaction
+from pybroker.transaction.buffer.log_order.transaction_index import (
+    NONE_OPEN,
+    NOTHING_HIDDEN,
+    TransactionIndex,
+    Undecided,
+)
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
@@ -62,13 +67,13 @@ log = logging.getLogger(__name__)
 class LogOrderBuffer:
     """One topic's transactions. Create it with `recover`."""
 
-    _books: Books  # this and `_mark` are set by `_keep_books`, at the first transaction
+    _index: TransactionIndex  # this and `_mark` are set by `_keep_index`, at the first transaction
     _mark: LedgerMark
 
     __slots__ = (
-        "_books",
         "_clock",
         "_config",
+        "_index",
         "_ledger",
         "_live",
         "_mark",
@@ -98,7 +103,7 @@ class LogOrderBuffer:
         self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
         self._most_changes = config.transaction_buffer_snapshot_max_transaction_count
-        self.on_ended: OnEnded = nobody_cares
+        self.on_ended: OnEnded = do_nothing
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
         self._tasks = Tasks(self)
@@ -109,11 +114,11 @@ class LogOrderBuffer:
         )  # while there is something to settle or write
         self._live = False  # incomplete state must not be written as a snapshot
 
-    def _keep_books(self) -> None:
-        """Called at the first transaction: a topic that never had one has no books of its own."""
+    def _keep_index(self) -> None:
+        """Called at the first transaction: a topic that never had one has no index of its own."""
         if self._open is NONE_OPEN:
-            self._books = Books(self._ledger, self._metadata)
-            self.hidden, self._open = self._books.hidden, self._books.open
+            self._index = TransactionIndex(self._ledger, self._metadata)
+            self.hidden, self._open = self._index.hidden, self._index.open
             self._mark = LedgerMark(self._ledger)
             self._ledger.on_visit += (self._start_snapshot_if_due,)
 
@@ -162,7 +167,7 @@ class LogOrderBuffer:
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
         require_partition(self._outcomes, txn_id, self._topic)
         if self._open is NONE_OPEN:
-            self._keep_books()
+            self._keep_index()
         if self._visits.due is None:
             self._visit_later()
         return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
@@ -181,7 +186,7 @@ class LogOrderBuffer:
             transaction.answered = True
             self._drop_if_empty(txn_id)
         else:
-            self._books.changes += 1
+            self._index.changes += 1
             if self._open.appended(transaction, first, count):
                 self.stable_moved()
         done(first, error)
@@ -249,10 +254,10 @@ class LogOrderBuffer:
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, marked: Marked
     ) -> None:
         """The transaction's marker is durable."""
-        self._books.over(txn_id, transaction, action, marked.marker)
+        self._index.over(txn_id, transaction, action, marked.marker)
         self.on_ended(txn_id, action, marked.first)
         self.stable_moved()
-        if self._books.changes >= self._most_changes:
+        if self._index.changes >= self._most_changes:
             self._start_snapshot_if_due()
 
     def _settle(self, txn_id: TxnId) -> None:
@@ -273,7 +278,7 @@ class LogOrderBuffer:
 
     async def prepare_for_copies(self) -> None:
         """Make sure that recovery will look for copies. Raises ManagedLedgerError."""
-        self._keep_books()
+        self._keep_index()
         await self._mark.durable()
 
     def copy(
@@ -342,7 +347,7 @@ class LogOrderBuffer:
         transaction = self._open.get(txn_id)
         if transaction is None:
             return False
-        self._books.give_up(txn_id, transaction)
+        self._index.give_up(txn_id, transaction)
         self.stable_moved()
         return bool(transaction.ranges)
 
@@ -422,7 +427,7 @@ class LogOrderBuffer:
     ) -> "LogOrderBuffer":
         """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: the
         transactions that the topic keeps aside, of which the log may have copies. `undecided`: see
-        `Books.forget_trimmed`.
+        `TransactionIndex.forget_trimmed`.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties or may_have_foreign_transactions(ledger, metadata):
@@ -437,9 +442,9 @@ class LogOrderBuffer:
         return buffer
 
     async def _recover(self, aside: Container[TxnId], undecided: Undecided | None) -> None:
-        self._keep_books()
-        await self._books.recover(self._clock, aside)
-        await self._books.forget_trimmed(self._outcomes, undecided)
+        self._keep_index()
+        await self._index.recover(self._clock, aside)
+        await self._index.forget_trimmed(self._outcomes, undecided)
         pace = Pace(A_TURN)
         for txn_id in self._open.ids():
             self._settle(txn_id)
@@ -463,21 +468,21 @@ class LogOrderBuffer:
         self._start_snapshot_if_due()
 
     def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """After recovery, once: see `Books.take_aside`."""
-        return ([], []) if self._open is NONE_OPEN else self._books.take_aside()
+        """After recovery, once: see `TransactionIndex.take_aside`."""
+        return ([], []) if self._open is NONE_OPEN else self._index.take_aside()
 
     def _start_snapshot_if_due(self) -> None:
         if not self._live or len(self._tasks):
             return
-        if self._books.snapshot_pays(self._most_changes):
+        if self._index.snapshot_pays(self._most_changes):
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
-        """Never call this from the completion of an append: see Books."""
+        """Never call this from the completion of an append: see TransactionIndex."""
         try:
-            await self._books.snapshot(self.written_first)
+            await self._index.snapshot(self.written_first)
         except (ManagedLedgerError, asyncio.CancelledError):
-            if self._books.changes:
+            if self._index.changes:
                 self._visit_later()
             raise
         self.times.snapshot = self._clock.now_ms()
@@ -485,7 +490,7 @@ class LogOrderBuffer:
     async def close(self) -> None:
         """Write a snapshot, so that the next recovery scans nothing. Idempotent."""
         await self.stop()
-        if self._open is NONE_OPEN or self._books.snapshot_position == self._ledger.last_confirmed:
+        if self._open is NONE_OPEN or self._index.snapshot_position == self._ledger.last_confirmed:
             return
         try:
             self._mark.require(self._visit_later)

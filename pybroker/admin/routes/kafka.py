@@ -1,0 +1,57 @@
+"""Groups of Kafka's clients, and their offsets in transactions of any client."""
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from pybroker.admin.http.authenticated import IDENTITY
+from pybroker.admin.http.permitted import identity_of
+from pybroker.admin.operation import Body, DescribedRoute
+from pybroker.admin.routes.transacting import id_of
+from pybroker.admin.routing import read_object, route
+from pybroker.admin.services import AdminServices, KafkaGroups
+from pybroker.admin.shapes import kafka as shapes
+
+_GROUPS: Final = "/admin/v3/kafka/groups"
+_OFFSETS: Final = "/admin/v3/transactions/{most:int}/{least:int}/kafkaOffsets"
+
+
+class KafkaRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+
+    def routes(self) -> list[DescribedRoute]:
+        body = Body(shapes.COMMIT)
+        return [
+            route("GET", _GROUPS, self.groups, shapes.GROUPS, refuses=(409,)),
+            route("GET", _GROUPS + "/{group:path}", self.group, shapes.GROUP, refuses=(404, 409)),
+            route("POST", _OFFSETS, self.commit, body=body, refuses=(404, 405, 409), changes=False),
+        ]
+
+    @property
+    def _kafka(self) -> KafkaGroups:
+        """Raises HTTPException."""
+        found = self._services.kafka()
+        if found is None:
+            raise HTTPException(409, "This broker does not serve Kafka's clients: start it --kafka")
+        return found
+
+    async def groups(self, request: Request) -> list[dict[str, Any]]:
+        """The groups of Kafka's clients that this broker coordinates."""
+        return await self._kafka.groups()
+
+    async def group(self, request: Request) -> dict[str, Any]:
+        """A group, with the committed offset and the lag of each partition."""
+        return await self._kafka.group(request.path_params["group"])
+
+    async def commit(self, request: Request) -> None:
+        """Commit offsets of a group in a transaction, whichever client began it: they count when it
+        commits. With `memberId` and `generation`, only if the member is still in that generation.
+        """
+        body = await read_object(request)
+        identity = identity_of(request) if IDENTITY in request.scope else None
+        member = body.get("memberId", ""), body.get("groupInstanceId"), body.get("generation", -1)
+        await self._kafka.commit_offsets(
+            identity, id_of(request), body["group"], member, body["offsets"]
+        )

@@ -1,0 +1,40 @@
+"""Groups of Kafka's clients."""
+
+from typing import Final
+
+from pybroker.base.json_schema import COUNT, TEXT, WHOLE, fields, list_of, record, taken, whole
+
+_MOST_OFFSETS: Final = 10_000
+_GROUP: Final = {**fields(TEXT, "group kind state"), **fields(COUNT, "members committedPartitions")}
+GROUPS: Final = list_of(record("KafkaGroup", _GROUP), None)
+_OFFSET: Final = record(
+    "KafkaOffset",
+    {
+        **fields(TEXT, "topic metadata"),
+        **fields(COUNT, "partition endOffset lag"),
+        "committedOffset": WHOLE,
+    },
+    optional=("endOffset", "lag"),
+)
+GROUP: Final = record("KafkaGroupWithOffsets", {**_GROUP, "offsets": list_of(_OFFSET, None)})
+_COMMITTED: Final = taken(
+    {
+        "topic": TEXT,
+        "partition": whole(0, 2**31 - 1),
+        "offset": whole(0),
+        "metadata": {**TEXT, "maxLength": 4096},
+    },
+    required=("topic", "partition", "offset"),
+    title="CommittedKafkaOffset",
+)
+COMMIT: Final = taken(
+    {
+        "group": {**TEXT, "maxLength": 1024},
+        "memberId": TEXT,
+        "groupInstanceId": TEXT,
+        "generation": whole(-1, 2**31 - 1),
+        "offsets": list_of(_COMMITTED, _MOST_OFFSETS),
+    },
+    required=("group", "offsets"),
+    title="CommitKafkaOffsets",
+)

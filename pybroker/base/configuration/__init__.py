@@ -1,0 +1,1 @@
+"""The configuration under broker.conf's names: its keys, and reading it from files."""

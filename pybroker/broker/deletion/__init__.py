@@ -1,0 +1,1 @@
+"""Deleting topics and subscriptions, with everything in the storage that belongs to them."""

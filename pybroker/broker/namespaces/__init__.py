@@ -1,0 +1,1 @@
+"""Tenants, namespaces, partitioned topics and permissions: small records by name."""

@@ -1,0 +1,1 @@
+"""The life of a persistent topic: its log, its producers, what is published and what is read."""

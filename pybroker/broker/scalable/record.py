@@ -1,0 +1,283 @@
+"""The record of a scalable topic: its segments, and how they come from each other.
+
+    ACTIVE ──split, merge──▶ SEALED ──pruned──▶ gone
+       └──── its children are ACTIVE in the same record
+
+The active segments divide the range of hashes among them, always. A record is a value: each change
+makes a new one, whose epoch is one higher. Nothing here waits or stores.
+Source: PIP-460, and the JSON of Apache Pulsar 5.0.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from managed_ledger.errors import CorruptStorage
+from pybroker.base.errors import NotAllowed, TopicNotFound
+from pybroker.base.names import TopicName
+from pybroker.broker.namespaces.tenants import Conflict
+
+HASHES: Final = 65_536
+MAX_SEGMENTS: Final = 10_000  # of one topic: a layout is sent in one command
+ACTIVE: Final = "ACTIVE"
+SEALED: Final = "SEALED"
+STREAM: Final = "STREAM"
+QUEUE: Final = "QUEUE"
+_NEVER: Final = -1
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class BadSegments(NotAllowed):
+    """A number of segments, or a range, that no topic can have."""
+
+    http_status = 412
+
+
+class NoSuchSegment(TopicNotFound):
+    """The topic has no segment of that number."""
+
+
+class SegmentRecord(NamedTuple):
+    id: int
+    start: int  # of the range of hashes
+    end: int  # included
+    parents: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()
+    created_epoch: int = 0
+    created_ms: int = 0
+    sealed_epoch: int = _NEVER
+    sealed_ms: int = _NEVER
+
+    @property
+    def sealed(self) -> bool:
+        return self.sealed_epoch != _NEVER
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "segmentId": self.id,
+            "hashRange": {"start": self.start, "end": self.end},
+            "state": SEALED if self.sealed else ACTIVE,
+            "parentIds": list(self.parents),
+            "childIds": list(self.children),
+            "createdAtEpoch": self.created_epoch,
+            "sealedAtEpoch": self.sealed_epoch,
+            "createdAtMs": self.created_ms,
+            "sealedAtMs": self.sealed_ms,
+        }
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> "SegmentRecord":
+        return cls(
+            said["segmentId"],
+            said["hashRange"]["start"],
+            said["hashRange"]["end"],
+            tuple(said["parentIds"]),
+            tuple(said["childIds"]),
+            said["createdAtEpoch"],
+            said["createdAtMs"],
+            said["sealedAtEpoch"],
+            said["sealedAtMs"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    epoch: int
+    next_id: int
+    segments: Mapping[int, SegmentRecord]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscriptions: Mapping[str, str] = field(default_factory=dict)  # those made by name: their type
+    auto_scale: Mapping[str, Any] = field(default_factory=dict)  # what the topic has of its own
+
+    @property
+    def active(self) -> list[SegmentRecord]:
+        """In the order of their ranges."""
+        found = [each for each in self.segments.values() if not each.sealed]
+        return sorted(found, key=lambda each: each.start)
+
+    @property
+    def sealed(self) -> list[SegmentRecord]:
+        return [each for each in self.segments.values() if each.sealed]
+
+    def segment(self, number: int) -> SegmentRecord:
+        """Raises NoSuchSegment."""
+        if (found := self.segments.get(number)) is None:
+            raise NoSuchSegment(f"There is no segment {number}: the topic has {_listed(self)}")
+        return found
+
+    def descendants(self, segment: SegmentRecord) -> set[int]:
+        found: set[int] = set()
+        ahead = list(segment.children)
+        while ahead:
+            number = ahead.pop()
+            if number not in found and (child := self.segments.get(number)) is not None:
+                found.add(number)
+                ahead += child.children
+        return found
+
+    def json(self) -> dict[str, Any]:
+        """As Apache Pulsar stores it."""
+        return {
+            "epoch": self.epoch,
+            "nextSegmentId": self.next_id,
+            "segments": {str(each.id): each.json() for each in self.segments.values()},
+            "properties": dict(self.properties),
+            **({"autoScalePolicy": dict(self.auto_scale)} if self.auto_scale else {}),
+            "deleted": False,
+        }
+
+    def encode(self) -> bytes:
+        return json.dumps(self.json() | {"subscriptions": dict(self.subscriptions)}).encode()
+
+
+def decode(value: bytes, name: TopicName) -> TopicRecord:
+    """Raises CorruptStorage."""
+    try:
+        said = json.loads(value)
+        segments = [SegmentRecord.of_json(each) for each in said["segments"].values()]
+        record = TopicRecord(
+            said["epoch"],
+            said["nextSegmentId"],
+            {each.id: each for each in segments},
+            said["properties"],
+            said.get("subscriptions", {}),
+            said.get("autoScalePolicy") or {},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as why:
+        raise CorruptStorage(f"the record of {name} cannot be read: {why!r}") from None
+    if found := list(gaps(record)):
+        raise CorruptStorage(f"the record of {name} cannot be read: no segment has {found[:3]}")
+    for each in segments:
+        for parent in each.parents:
+            if parent not in record.segments or parent >= each.id:
+                sentence = f"segment {each.id} cannot come from {parent}"
+                raise CorruptStorage(f"the record of {name} cannot be read: {sentence}")
+    return record
+
+
+def of_segment(name: TopicName, segment: SegmentRecord) -> TopicName:
+    """The segment's topic; `name` is the scalable topic."""
+    return name.segment(segment.start, segment.end, segment.id)
+
+
+def new_record(count: int, now_ms: int, properties: Mapping[str, str] = _NOTHING) -> TopicRecord:
+    """`count` segments of equal ranges; the last takes the rest. Raises BadSegments."""
+    if not 1 <= count <= MAX_SEGMENTS:
+        raise BadSegments(f"A topic has 1 to {MAX_SEGMENTS} segments at first, not {count}")
+    width = HASHES // count
+    ends = [*(width * (index + 1) - 1 for index in range(count - 1)), HASHES - 1]
+    segments = (
+        SegmentRecord(index, index * width, end, created_ms=now_ms)
+        for index, end in enumerate(ends)
+    )
+    return TopicRecord(0, count, {each.id: each for each in segments}, dict(properties))
+
+
+def split(record: TopicRecord, number: int, now_ms: int) -> TopicRecord:
+    """Two halves take the segment's place. Raises NoSuchSegment, Conflict, BadSegments."""
+    parent = _active(record, number)
+    if parent.start == parent.end:
+        raise BadSegments(f"Segment {number} has one hash, {parent.start}: it cannot be split")
+    middle = (parent.start + parent.end) // 2
+    return _replaced(record, [parent], [(parent.start, middle), (middle + 1, parent.end)], now_ms)
+
+
+def merged(record: TopicRecord, one: int, other: int, now_ms: int) -> TopicRecord:
+    """One segment takes the place of two neighbours. Raises NoSuchSegment, Conflict,
+    BadSegments.
+    """
+    low, high = sorted((_active(record, one), _active(record, other)), key=lambda each: each.start)
+    if low.end + 1 != high.start:
+        raise BadSegments(
+            f"Segments {one} and {other} are no neighbours: their ranges are {_range(low)} and "
+            f"{_range(high)}"
+        )
+    return _replaced(record, [low, high], [(low.start, high.end)], now_ms)
+
+
+def pruned(record: TopicRecord, gone: Collection[int]) -> TopicRecord:
+    """Without these sealed segments. Their ancestors must be among them, or gone already:
+    otherwise nothing would tell that their descendants come after those.
+    """
+    left = {
+        each.id: each._replace(
+            parents=tuple(parent for parent in each.parents if parent not in gone),
+            children=tuple(child for child in each.children if child not in gone),
+        )
+        for each in record.segments.values()
+        if each.id not in gone
+    }
+    return replace(record, epoch=record.epoch + 1, segments=left)
+
+
+def with_subscription(record: TopicRecord, name: str, kind: str | None) -> TopicRecord:
+    """None removes it. No layout changes."""
+    left = {key: kept for key, kept in record.subscriptions.items() if key != name}
+    return replace(record, subscriptions=left if kind is None else {**left, name: kind})
+
+
+def with_auto_scale(record: TopicRecord, policy: Mapping[str, Any] | None) -> TopicRecord:
+    """None removes it. No layout changes."""
+    return replace(record, auto_scale=policy or {})
+
+
+def _replaced(
+    record: TopicRecord,
+    parents: list[SegmentRecord],
+    ranges: list[tuple[int, int]],
+    now_ms: int,
+) -> TopicRecord:
+    """The parents are sealed by the record that has their children: one cannot be without the
+    other.
+    """
+    if len(record.segments) + len(ranges) > MAX_SEGMENTS:
+        raise BadSegments(
+            f"The topic has {len(record.segments)} segments with the sealed ones, and may have "
+            f"{MAX_SEGMENTS}: consume the sealed ones, so that they can be pruned"
+        )
+    epoch, first = record.epoch + 1, record.next_id
+    ids, parent_ids = tuple(range(first, first + len(ranges))), tuple(each.id for each in parents)
+    sealed = {
+        each.id: each._replace(children=ids, sealed_epoch=epoch, sealed_ms=now_ms)
+        for each in parents
+    }
+    made = {
+        number: SegmentRecord(number, *bounds, parent_ids, (), epoch, now_ms)
+        for number, bounds in zip(ids, ranges, strict=True)
+    }
+    segments = {**record.segments, **sealed, **made}
+    return replace(record, epoch=epoch, next_id=first + len(ranges), segments=segments)
+
+
+def _active(record: TopicRecord, number: int) -> SegmentRecord:
+    found = record.segment(number)
+    if found.sealed:
+        raise Conflict(
+            f"Segment {number} was sealed: its messages go to {_numbers(found.children)} now"
+        )
+    return found
+
+
+def gaps(record: TopicRecord) -> Iterator[tuple[int, int]]:
+    """Where two neighbours of the active segments do not meet: nowhere, in a sound record."""
+    at = 0
+    for each in record.active:
+        if each.start != at:
+            yield at, each.start
+        at = each.end + 1
+    if at != HASHES:
+        yield at, HASHES
+
+
+def _range(segment: SegmentRecord) -> str:
+    return f"{segment.start:04x}-{segment.end:04x}"
+
+
+def _numbers(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids)) or "none"
+
+
+def _listed(record: TopicRecord) -> str:
+    return _numbers(each.id for each in record.active)[:200]

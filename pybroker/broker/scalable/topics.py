@@ -1,0 +1,418 @@
+"""Scalable topics: created, found, changed, deleted. The record decides; then it is carried out.
+
+    split, merge    the record, with compare-and-set: the parents are sealed and have children
+                    children are loaded: they begin with the subscriptions of their parents
+                    clients hear of the new layout; producers go from the parents to the children
+                    parents are terminated, so that they take no more messages
+
+After a crash at any step the next use of the topic carries out what its record says. A topic and
+all its segments are served by one broker, so its changes come one after the other; if the topic
+moves meanwhile, the compare-and-set fails for all but one.
+
+Differs: Apache Pulsar terminates the parents before it writes the record, so messages on the way
+fail, and with them their transactions.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from managed_ledger.errors import BadVersion, ManagedLedgerError
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import KeyAt, MetadataStore, Versioned
+from pybroker.base.errors import PulsarError, ServiceNotReady, TopicNotFound
+from pybroker.base.names import SEGMENT, TopicName
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.brokers.ownership import Bundle, check_owned
+from pybroker.broker.client_topics import ServedSubscription, ServedTopic
+from pybroker.broker.deletion.deletions import Doomed
+from pybroker.broker.namespaces.tenants import (
+    SCALABLE_PREFIX,
+    Conflict,
+    scalable_key,
+    scalable_name,
+)
+from pybroker.broker.namespaces.usable_names import refuse_internal
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.scalable.auto_scaler import AutoScaler
+from pybroker.broker.scalable.measures import Operation, ScalableMeasures
+from pybroker.broker.scalable.pruning import unneeded
+from pybroker.broker.scalable.record import (
+    ACTIVE,
+    SEALED,
+    SegmentRecord,
+    TopicRecord,
+    decode,
+    merged,
+    new_record,
+    of_segment,
+    pruned,
+    split,
+)
+from pybroker.broker.scalable.segments import has_begun, is_over, loaded, subscribed
+from pybroker.broker.scalable.serving import ServesTopics
+from pybroker.broker.subscriptions.subscription import Subscription
+from pybroker.logs import audit
+
+Changed = Callable[[TopicName], None]
+Rewound = Callable[[TopicName, str], Awaitable[None]]
+Change = Callable[[TopicRecord], TopicRecord]
+# Another broker carries the record out; that long, and no longer, this one waits for it.
+_LOOKS: Final = 100
+_LOOK_EVERY_S: Final = 0.1
+_KNOWN: Final = 10_000
+_PRUNE_EVERY_S: Final = 60.0
+# Producers leave a parent when they hear of its children; that long, and no longer, it stays open.
+_LEAVE_WITHIN_S: Final = 1.0
+_LEFT_EVERY_S: Final = 0.01
+_SEALED_WITHIN_S: Final = 30.0
+_SEAL_AGAIN_S: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class ScalableTopics:
+    def __init__(
+        self,
+        topics: ServesTopics,
+        factory: ManagedLedgerFactory,
+        metadata: MetadataStore,
+        clock: Clock,
+        auto_scale_interval_s: float,
+    ) -> None:
+        self._topics = topics
+        self._factory = factory
+        self._metadata = metadata
+        self._clock = clock
+        self._known: dict[TopicName, tuple[Versioned, TopicRecord]] = {}
+        self._in_place: dict[TopicName, int] = {}  # the epoch that has been carried out
+        self._with_sealed: dict[TopicName, None] = {}
+        self._sealing: dict[TopicName, asyncio.Task[None]] = {}
+        self._pruning = False
+        self._rewound: list[Rewound] = []
+        self._last: dict[TopicName, dict[str, Operation]] = {}  # since it is carried out here
+        self.auto_scaler = AutoScaler(self, topics, clock, auto_scale_interval_s)
+        self.measures = ScalableMeasures()
+        self._tasks = Tasks("scalable topics")
+        topics.ownership.on_change(lambda _: None, self._goes)
+
+    async def _goes(self, bundle: Bundle) -> None:
+        """Another broker carries its topics' records out. If it comes back, nothing is known."""
+        for name in filter(bundle.holds, list(self._in_place)):
+            self._forget(name)
+
+    def _forget(self, name: TopicName) -> None:
+        for known in (self._in_place, self._with_sealed, self._last):
+            known.pop(name, None)
+
+    def on_change(self, changed: Changed) -> None:
+        """`changed` is called when a topic's record was written or deleted."""
+        self._metadata.watch(SCALABLE_PREFIX, lambda key: changed(scalable_name(key)))
+
+    def on_rewound(self, rewound: Rewound) -> None:
+        """`rewound` is called when a subscription was moved on all sealed segments."""
+        self._rewound.append(rewound)
+
+    async def rewound(self, name: TopicName, subscription: str) -> None:
+        for each in self._rewound:
+            await each(name, subscription)
+
+    async def close(self) -> None:
+        await self.auto_scaler.close()
+        await self._tasks.close()
+
+    def owned(self) -> list[TopicName]:
+        """The topics whose record this broker carries out."""
+        return list(filter(self._topics.ownership.owns, self._in_place))
+
+    def last_operations(self, name: TopicName) -> list[Operation]:
+        """The last one of each kind, the latest at the end."""
+        return list(self._last.get(name, {}).values())
+
+    def segment_states(self) -> Counter[str]:
+        """The segments of these topics, by state."""
+        found = Counter({ACTIVE: 0, SEALED: 0})
+        for name in self.owned():
+            if (record := self.find(name)) is not None:
+                found[ACTIVE] += len(record.active)
+                found[SEALED] += len(record.sealed)
+        return found
+
+    # -- find
+
+    def find(self, name: TopicName) -> TopicRecord | None:
+        """None if there is no such topic. Raises CorruptStorage."""
+        stored = self._metadata.get(scalable_key(name))
+        if stored is None:
+            self._known.pop(name, None)
+            return None
+        known = self._known.get(name)
+        if known is None or known[0] != stored:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            known = self._known[name] = stored, decode(stored.value, name)
+        return known[1]
+
+    def get(self, name: TopicName) -> TopicRecord:
+        """Raises TopicNotFound."""
+        record = None if self._topics.deletions.concerns(name) else self.find(name)
+        if record is None:
+            raise TopicNotFound(f"{name} does not exist")
+        return record
+
+    def segment(self, name: TopicName) -> SegmentRecord | None:
+        """What the record says of the segment with this topic; None if it has no such segment."""
+        record = self.find(name.partitioned_name)
+        found = None if record is None else record.segments.get(name.segment_id)
+        is_it = found is not None and of_segment(name.partitioned_name, found) == name
+        return found if is_it else None
+
+    async def settled(self, name: TopicName) -> TopicRecord:
+        """The record, once all that it says is in place. Raises TopicNotFound, ServiceNotReady."""
+        await self._topics.settled(name)
+        if self.find(name) is None:
+            await self._topics.ownership.refreshed()  # another broker may have just created it
+        record = self.get(name)
+        if self._in_place.get(name) == record.epoch:
+            return record
+        if await self._topics.ownership.owner_of(name) is None:
+            await self._topics.settled(name)
+            await self._topics.change(name, self._carry_out(name))
+        else:
+            await self._carried_out(name)
+        return self.get(name)
+
+    async def _carried_out(self, name: TopicName) -> None:
+        """By another broker."""
+        for _ in range(_LOOKS):
+            if self._is_in_place(name, self.get(name)):
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+        raise ServiceNotReady(f"The segments of {name} are being changed; look it up again")
+
+    # -- create and delete
+
+    async def create(
+        self, name: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Durable when it returns. Raises BadSegments, Conflict if the topic exists, NotFound
+        without its namespace, NotServedHere.
+        """
+        refuse_internal(name)
+        record = new_record(segments, self._clock.now_ms(), properties or {})
+        check_owned(self._topics.ownership, name)
+        await self._topics.ownership.refreshed()  # another broker may just have deleted it
+        async with self._topics.room.for_more(name, 1):
+            await self._topics.settled(name)
+            check_owned(self._topics.ownership, name)
+            self._topics.tenants.check_takes_topics(name.namespace_name)
+            await self._topics.change(name, self._create(name, record))
+        audit.done(f"create topic of {segments} segments", name)
+
+    async def _create(self, name: TopicName, record: TopicRecord) -> None:
+        try:
+            await self._metadata.put(scalable_key(name), record.encode(), -1)
+        except BadVersion:
+            sentence = "This topic already exists"
+            raise Conflict(sentence, f"choose a name other than {name}") from None
+
+    async def delete(self, name: TopicName, force: bool = False) -> None:
+        """Deletes the topic with its segments. Raises TopicNotFound, NotServedHere; InUse if it is
+        in use and `force` is not set.
+        """
+        check_owned(self._topics.ownership, name)
+        try:
+            await self.settled(name)  # a segment that begins meanwhile would wait for this deletion
+        except (ServiceNotReady, ManagedLedgerError) as error:
+            log.warning("%s is deleted in the middle of a change: %s", name, error)
+        await self._topics.settled(name)
+        check_owned(self._topics.ownership, name)
+        segments = [of_segment(name, each).local for each in self.get(name).segments.values()]
+        await self._topics.delete_all_of(Doomed(name, segments=tuple(segments)), force)
+        self._forget(name)
+
+    # -- change
+
+    async def split(self, name: TopicName, segment: int, trigger: str = "manual") -> TopicRecord:
+        """Raises TopicNotFound, NoSuchSegment, Conflict, BadSegments, NotServedHere."""
+        now_ms = self._clock.now_ms()
+        with self._noting(name, "split", trigger, (segment,)):
+            return await self._replaced(name, lambda now: split(now, segment, now_ms))
+
+    async def merge(
+        self, name: TopicName, one: int, other: int, trigger: str = "manual"
+    ) -> TopicRecord:
+        """Raises TopicNotFound, NoSuchSegment, Conflict, BadSegments, NotServedHere."""
+        now_ms = self._clock.now_ms()
+        with self._noting(name, "merge", trigger, (one, other)):
+            return await self._replaced(name, lambda now: merged(now, one, other, now_ms))
+
+    @contextmanager
+    def _noting(
+        self, name: TopicName, operation: str, trigger: str, segments: tuple[int, ...]
+    ) -> Iterator[None]:
+        status, why = "failure", None
+        try:
+            yield
+            status = "success"
+            audit.done(f"{operation} segments {segments}", name)
+        except Exception as error:
+            why = str(error)
+            raise
+        finally:
+            self.measures.operations[operation, trigger, status] += 1
+            if name in self._in_place:
+                last, now_ms = self._last.setdefault(name, {}), self._clock.now_ms()
+                last.pop(operation, None)
+                last[operation] = Operation(operation, trigger, segments, status, now_ms, why)
+
+    async def _replaced(self, name: TopicName, change: Change) -> TopicRecord:
+        """Returns when the parents are terminated, or after a while: it is decided already."""
+        record = await self.change(name, change)
+        names = (of_segment(name, each) for each in record.sealed)
+        if sealing := [self._sealing[each] for each in names if each in self._sealing]:
+            await asyncio.wait(sealing, timeout=_SEALED_WITHIN_S)
+        return self.get(name)
+
+    def _start_sealing(self, name: TopicName) -> None:
+        if name not in self._sealing and not is_over(self._factory, name):
+            task = self._sealing[name] = self._tasks.start(self._seal(name), f"seal {name}")
+            task.add_done_callback(lambda _: self._sealing.pop(name))
+
+    async def _seal(self, name: TopicName) -> None:
+        """Terminates a parent once its producers have left it, or after a while."""
+        while self.segment(name) is not None and self._topics.ownership.owns(name):
+            try:
+                topic = await self._topics.get(name, create=True)
+                assert topic is not None
+                await _deserted(topic)
+                if not topic.terminated:
+                    await topic.terminate()
+            except (PulsarError, ManagedLedgerError) as error:
+                log.warning("%s is terminated later: %s", name, error)
+                await asyncio.sleep(_SEAL_AGAIN_S)
+            else:
+                return
+
+    async def prune(self, name: TopicName, gone: Iterable[int]) -> TopicRecord:
+        """Deletes sealed segments with their messages; the caller knows that nobody needs them."""
+        numbers = frozenset(gone)
+        with self._noting(name, "prune", "auto", tuple(sorted(numbers))):
+            return await self.change(name, lambda now: pruned(now, numbers))
+
+    async def _prune_again(self) -> None:
+        """While topics have sealed segments."""
+        try:
+            while self._with_sealed:
+                await asyncio.sleep(_PRUNE_EVERY_S)
+                for name in list(self._with_sealed):
+                    del self._with_sealed[name]
+                    await self._prune_what_can_be(name)
+        finally:
+            self._pruning = False
+
+    async def _prune_what_can_be(self, name: TopicName) -> None:
+        try:
+            if self._topics.ownership.owns(name):
+                await self.prune_unneeded(name)
+        except TopicNotFound:
+            return  # deleted meanwhile
+        except (PulsarError, ManagedLedgerError) as error:
+            log.warning("%s is pruned later: %s", name, error)
+            self._with_sealed[name] = None
+
+    async def prune_unneeded(self, name: TopicName) -> list[int]:
+        """Deletes the sealed segments that nobody needs any more; returns their numbers."""
+        record, now_ms = await self.settled(name), self._clock.now_ms()
+        if gone := await unneeded(self._topics, self._factory, name, record, now_ms):
+            await self.prune(name, gone)
+        if self.get(name).sealed:
+            self._with_sealed[name] = None
+        return gone
+
+    async def change(self, name: TopicName, change: Change) -> TopicRecord:
+        """Returns the new record, once it is carried out. If carrying it out fails, it stays
+        decided, and the next use of the topic continues.
+        """
+        check_owned(self._topics.ownership, name)
+        await self.settled(name)
+        await self._topics.settled(name)
+        check_owned(self._topics.ownership, name)
+        await self._topics.change(name, self._decide(name, change))
+        return self.get(name)
+
+    async def _decide(self, name: TopicName, change: Change) -> None:
+        now = self._metadata.get(scalable_key(name))
+        if now is None:
+            raise TopicNotFound(f"{name} does not exist")
+        after = change(decode(now.value, name))
+        try:
+            await self._metadata.put(scalable_key(name), after.encode(), now.version)
+        except BadVersion:
+            raise Conflict(f"{name} was changed by another broker; try again") from None
+        await self._carry_out(name)
+
+    async def _carry_out(self, name: TopicName) -> None:
+        """May be repeated."""
+        record, stored = self.get(name), self._metadata.get(scalable_key(name))
+        assert stored is not None
+        for each in record.active:
+            if each.parents and not has_begun(self._factory, of_segment(name, each)):
+                await self._topics.get(of_segment(name, each), create=True)
+        for each in record.sealed:
+            self._start_sealing(of_segment(name, each))
+        await self._delete_pruned(name, record, KeyAt(scalable_key(name), stored.version))
+        if len(self._in_place) >= _KNOWN:
+            self._in_place.clear()
+            self._last.clear()
+        self._in_place[name] = record.epoch
+        self.auto_scaler.begin()
+        if record.sealed:
+            self._with_sealed[name] = None
+            if not self._pruning:
+                self._pruning = True
+                self._tasks.start(self._prune_again(), "prune")
+
+    async def _delete_pruned(self, name: TopicName, record: TopicRecord, at: KeyAt) -> None:
+        """What another broker has added to the record meanwhile stays: then it is no longer `at`
+        its version. Raises BadVersion.
+        """
+        prefix = name._replace(domain=SEGMENT).ledger_name + "/"
+        kept = {of_segment(name, each) for each in record.segments.values()}
+        for found in map(TopicName.of_ledger, self._factory.names(prefix)):
+            if found.partitioned_name == name and found not in kept:
+                await self._topics.delete_all_of(Doomed(found), True, at)
+
+    async def loaded(self, topic: Topic) -> None:
+        """Call before a segment serves anybody. Raises TopicNotFound."""
+        try:
+            await loaded(self._topics, self, topic)
+        except BaseException:
+            await topic.close("it could not be prepared")
+            raise
+
+    async def subscribed(
+        self,
+        topic: ServedTopic,
+        subscription: ServedSubscription,
+        start: Position | None,
+        late: bool,
+    ) -> None:
+        """Call when a durable subscription was asked for on a segment; see segments.subscribed."""
+        if isinstance(topic, Topic) and isinstance(subscription, Subscription):
+            await subscribed(self._topics, self._factory, self, topic, subscription, start, late)
+
+    def _is_in_place(self, name: TopicName, record: TopicRecord) -> bool:
+        children = (of_segment(name, each) for each in record.active if each.parents)
+        return all(has_begun(self._factory, each) for each in children)
+
+
+async def _deserted(topic: Topic) -> None:
+    for _ in range(int(_LEAVE_WITHIN_S / _LEFT_EVERY_S)):
+        if not len(topic.producers):
+            return
+        await asyncio.sleep(_LEFT_EVERY_S)

@@ -1,0 +1,1 @@
+"""This broker's topics and subscriptions as participants of transactions."""

@@ -1,0 +1,1 @@
+"""Apache Pulsar's WebSocket API: a channel and a client for each producer, consumer or reader."""

@@ -1,0 +1,1 @@
+"""Kafka's configs of topics and brokers: what each is here, shown and set."""

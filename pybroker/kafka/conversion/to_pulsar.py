@@ -1,0 +1,115 @@
+"""A stored RecordBatch -> an entry for Pulsar's clients: a batch of as many messages.
+
+    key                     partition key; base64 if it is not UTF-8
+    value; null             payload; null_value
+    headers                 properties (headers.py)
+    CreateTime              event time. LogAppendTime is the publish time alone
+    gzip, snappy, lz4, zstd ZLIB, SNAPPY, LZ4, ZSTD
+
+If all records have one key, the batch has it too, for Key_Shared.
+"""
+
+import base64
+from typing import Any, Final
+
+from pybroker.kafka.conversion.entries import batch_start
+from pybroker.kafka.conversion.headers import as_properties
+from pybroker.kafka.conversion.pulsar_codecs import PULSAR_CODECS, packed
+from pybroker.kafka.records.batch import (
+    CODEC,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    header_of,
+)
+from pybroker.kafka.records.compression import decompressed, decompressing
+from pybroker.kafka.records.errors import BadRecords
+from pybroker.kafka.records.record import Record, read_records
+from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, at_once
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import BadEntry, build_entry, split_entry
+
+_FORMAT: Final = "entry.format"
+
+
+def for_pulsar(entry: bytes) -> bytes:
+    """The entry as Pulsar's clients read it. Other entries, and those that cannot be read, stay as
+    they are; broker entry metadata stays in front.
+    """
+    return at_once(becoming_pulsars(entry))
+
+
+def becoming_pulsars(entry: bytes) -> Steps[bytes]:
+    """`for_pulsar` in steps."""
+    start = batch_start(entry)
+    if not start:
+        return entry
+    try:
+        metadata, _ = split_entry(entry)
+        header = header_of(entry[start:])
+        data = entry[start + HEADER_BYTES :]
+        plain = yield from decompressing(header.attributes & CODEC, data)
+        converted = yield from _converted(metadata, header, plain)
+    except (BadRecords, BadEntry):
+        return entry
+    return _stamp_of(entry) + converted
+
+
+def batch_records(batch: bytes) -> tuple[BatchHeader, list[Record]]:
+    """Raises BadRecords."""
+    header = header_of(batch)
+    plain = decompressed(header.attributes & CODEC, batch[HEADER_BYTES:])
+    return header, list(read_records(plain, header.record_count))
+
+
+def _stamp_of(entry: bytes) -> bytes:
+    """The broker entry metadata in front of the entry, if any."""
+    if not entry.startswith(b"\x0e\x02"):
+        return b""
+    return entry[: 6 + int.from_bytes(entry[2:6], "big")]
+
+
+def _converted(metadata: Any, header: BatchHeader, plain: bytes) -> Steps[bytes]:
+    timed = not header.attributes & LOG_APPEND_TIME and header.base_timestamp >= 0
+    base = header.base_timestamp if timed else None
+    payload, key, is_first = bytearray(), None, True
+    for at, record in enumerate(read_records(plain, header.record_count), 1):
+        payload += _message(record, base)
+        key = record.key if is_first or record.key == key else None
+        is_first = False
+        if not at % RECORDS_A_STEP:
+            yield
+    kept = [pair for pair in metadata.properties if pair.key != _FORMAT]
+    del metadata.properties[:]
+    metadata.properties.extend(kept)
+    if key is not None:
+        _set_key(metadata, key)
+    codec = PULSAR_CODECS[header.attributes & CODEC]
+    data, metadata.compression = yield from packed(codec, bytes(payload))
+    metadata.uncompressed_size = len(payload)
+    return build_entry(metadata, data)
+
+
+def _message(record: Record, base_timestamp: int | None) -> bytes:
+    value = record.value
+    single = pb.SingleMessageMetadata(payload_size=0 if value is None else len(value))
+    if record.headers:
+        single.properties.extend(
+            pb.KeyValue(key=name, value=text) for name, text in as_properties(record.headers)
+        )
+    if record.key is not None:
+        _set_key(single, record.key)
+    if value is None:
+        single.null_value = True
+    if base_timestamp is not None and (time := base_timestamp + record.timestamp_delta) >= 0:
+        single.event_time = time
+    encoded = single.SerializeToString()
+    return len(encoded).to_bytes(4, "big") + encoded + (value or b"")
+
+
+def _set_key(message: Any, key: bytes) -> None:
+    try:
+        message.partition_key = key.decode()
+    except UnicodeDecodeError:
+        message.partition_key = base64.b64encode(key).decode()
+        message.partition_key_b64_encoded = True

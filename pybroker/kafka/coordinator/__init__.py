@@ -1,0 +1,1 @@
+"""The group coordinator: groups at work, with their timers, over the offsets logs."""

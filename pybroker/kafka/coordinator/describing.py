@@ -1,0 +1,70 @@
+"""DescribeGroups, ListGroups and DeleteGroups, without their bytes."""
+
+from typing import Final, NamedTuple
+
+from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
+from pybroker.kafka.coordinator.shard import Shard
+from pybroker.kafka.groups.states import GroupState
+from pybroker.kafka.groups.values import StoredGroup
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+
+
+class Described(NamedTuple):
+    state: GroupState
+    group: StoredGroup
+
+
+class Listed(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str = CLASSIC
+
+
+async def describe(coordinator: GroupCoordinator, group_id: str) -> Described | None:
+    """None if there is no such group. Raises KafkaError."""
+    shard = await coordinator.shard_of(group_id)
+    await shard.durable(group_id)
+    if group_id in shard.consumers.groups:
+        return None  # of the other kind: ConsumerGroupDescribe
+    group = shard.group(group_id)
+    if group is not None:
+        return Described(group.state, group.stored())
+    if not shard.log.state.knows(group_id):
+        return None
+    return Described(GroupState.EMPTY, StoredGroup(-1, "", "", "", (), 0))
+
+
+async def list_groups(coordinator: GroupCoordinator) -> list[Listed]:
+    """The groups that this broker serves. Raises KafkaError."""
+    listed = []
+    for shard in await coordinator.shards():
+        listed += [_listed(shard, each) for each in _ids(shard)]
+    return listed
+
+
+def _ids(shard: Shard) -> list[str]:
+    return list(dict.fromkeys([*shard.log.state.group_ids(), *shard.groups]))
+
+
+def _listed(shard: Shard, group_id: str) -> Listed:
+    if (consumers := shard.consumers.groups.get(group_id)) is not None:
+        return Listed(group_id, "consumer", consumers.state.value, CONSUMER)
+    group = shard.groups.get(group_id)
+    if group is not None:
+        return Listed(group_id, group.protocol_type, group.state.value)
+    stored, empty = shard.log.state.groups.get(group_id), GroupState.EMPTY.value
+    if stored is None:
+        return Listed(group_id, "", empty)
+    return Listed(
+        group_id, stored.protocol_type, empty, CONSUMER if stored.is_consumer else CLASSIC
+    )
+
+
+async def delete(coordinator: GroupCoordinator, group_id: str) -> None:
+    """Durable when this returns. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    shard = await coordinator.shard_of(group_id)
+    shard.delete(group_id)
+    await shard.durable(group_id)

@@ -1,0 +1,1 @@
+"""Groups of Kafka consumers: their members and generations; no sockets, no disk."""

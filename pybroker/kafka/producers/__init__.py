@@ -1,0 +1,1 @@
+"""Idempotent producers of one partition: decisions by sequence and epoch; no log, no clock."""

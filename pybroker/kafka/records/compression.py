@@ -1,0 +1,156 @@
+"""The codecs of records. gzip is always there, the others with the extra `compression`.
+
+Every result has a limit that is checked before its memory is taken: the sender of a batch does not
+say how much it decompresses to.
+"""
+
+import importlib
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from pybroker.kafka.records.errors import BadRecords, TooManyBytes, UnsupportedCompression
+from pybroker.kafka.records.steps import Steps, at_once
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)  # in a batch's attributes
+MAX_BYTES: Final = 64 * 1024 * 1024
+INSTALL: Final = "pip install 'pybroker[compression]'"
+_PART_BYTES: Final = 1024 * 1024
+_GZIP_WINDOW: Final = 31  # zlib's way to say gzip
+_XERIAL: Final = b"\x82SNAPPY\0"
+_XERIAL_HEAD: Final = 16  # the magic, and two versions
+_XERIAL_BLOCK: Final = 32 * 1024
+
+
+def decompressed(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> bytes:
+    """Raises TooManyBytes, UnsupportedCompression, BadRecords."""
+    return at_once(decompressing(codec, data, most_bytes))
+
+
+def decompressing(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps[bytes]:
+    """`decompressed` in steps."""
+    if codec == NONE:
+        return data
+    try:
+        return (yield from _within(_parts_of(codec)(data, most_bytes), most_bytes))
+    except ImportError:
+        raise _missing(codec) from None
+    except BadRecords:
+        raise
+    except Exception as error:  # each library has its own errors
+        raise BadRecords(f"Records do not decompress: {error}") from error
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    """Takes milliseconds for each MiB. Raises UnsupportedCompression."""
+    try:
+        return _compressed(codec, data)
+    except ImportError:
+        raise _missing(codec) from None
+
+
+def _within(parts: Iterator[bytes], most_bytes: int) -> Steps[bytes]:
+    found, size = [], 0
+    for part in parts:
+        size += len(part)
+        if size > most_bytes:
+            raise TooManyBytes(f"Records decompress to more than {most_bytes} bytes")
+        found.append(part)
+        yield
+    return b"".join(found)
+
+
+def _parts_of(codec: int) -> Callable[[bytes, int], Iterator[bytes]]:
+    parts = {GZIP: _of_gzip, SNAPPY: _of_snappy, LZ4: _of_lz4, ZSTD: _of_zstd}.get(codec)
+    if parts is None:
+        raise UnsupportedCompression(f"Compression {codec} is not known")
+    return parts
+
+
+def _of_gzip(data: bytes, most_bytes: int) -> Iterator[bytes]:
+    while data:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        while part := member.decompress(data, _PART_BYTES):
+            yield part
+            data = member.unconsumed_tail
+        if not member.eof:
+            raise BadRecords("Records compressed by gzip are cut off")
+        data = member.unused_data
+
+
+def _of_lz4(data: bytes, most_bytes: int) -> Iterator[bytes]:
+    library: Any = importlib.import_module("lz4.frame")
+    frame = library.LZ4FrameDecompressor()
+    part = frame.decompress(data, max_length=_PART_BYTES)
+    while part or not (frame.eof or frame.needs_input):
+        yield part
+        part = b"" if frame.eof else frame.decompress(b"", max_length=_PART_BYTES)
+    if not frame.eof:
+        raise BadRecords("Records compressed by lz4 are cut off")
+
+
+def _of_zstd(data: bytes, most_bytes: int) -> Iterator[bytes]:
+    library: Any = importlib.import_module("zstandard")
+    with library.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while part := reader.read(_PART_BYTES):
+            yield part
+
+
+def _of_snappy(data: bytes, most_bytes: int) -> Iterator[bytes]:
+    """Java's clients write blocks behind a header, librdkafka one block alone."""
+    library: Any = importlib.import_module("snappy")
+    for block in _xerial_blocks(data) if data.startswith(_XERIAL) else (data,):
+        if _size_of_snappy(block) > most_bytes:
+            raise TooManyBytes(f"Records decompress to more than {most_bytes} bytes")
+        yield bytes(library.decompress(block))
+
+
+def _xerial_blocks(data: bytes) -> Iterator[bytes]:
+    at = _XERIAL_HEAD
+    while at < len(data):
+        start = at + 4
+        at = start + int.from_bytes(data[at:start], "big")
+        if at > len(data) or at == start:
+            raise BadRecords("Records compressed by snappy are cut off")
+        yield data[start:at]
+
+
+def _size_of_snappy(block: bytes) -> int:
+    """How much the library will allocate: the varint in front."""
+    size = 0
+    for shift, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            break
+    return size
+
+
+def _compressed(codec: int, data: bytes) -> bytes:
+    library: Any
+    if codec == NONE:
+        return data
+    if codec == GZIP:
+        member = zlib.compressobj(1, zlib.DEFLATED, _GZIP_WINDOW)
+        return member.compress(data) + member.flush()
+    if codec == SNAPPY:
+        library = importlib.import_module("snappy")
+        head = _XERIAL + b"\0\0\0\1\0\0\0\1"
+        return head + b"".join(_snappy_blocks(library.compress, data))
+    if codec == LZ4:
+        library = importlib.import_module("lz4.frame")
+        return bytes(library.compress(data))
+    if codec == ZSTD:
+        library = importlib.import_module("zstandard")
+        return bytes(library.ZstdCompressor().compress(data))
+    raise UnsupportedCompression(f"Compression {codec} is not known")
+
+
+def _snappy_blocks(compress: Callable[[bytes], bytes], data: bytes) -> Iterator[bytes]:
+    for at in range(0, len(data), _XERIAL_BLOCK):
+        block = compress(data[at : at + _XERIAL_BLOCK])
+        yield len(block).to_bytes(4, "big") + block
+
+
+def _missing(codec: int) -> UnsupportedCompression:
+    name = ("", "gzip", "snappy", "lz4", "zstd")[codec]
+    return UnsupportedCompression(f"The broker cannot read records compressed by {name}: {INSTALL}")

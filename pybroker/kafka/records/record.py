@@ -1,0 +1,121 @@
+"""The records of a batch, decompressed.
+
+    [length][attributes i8][timestamp delta][offset delta][key size][key][value size][value]
+    [count of headers] ([size][key][size][value])*
+
+All numbers but the attributes are zigzag varints; a size of -1 means null. Source: KIP-98.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pybroker.kafka.records.batch import LEAST_RECORD_BYTES
+from pybroker.kafka.records.errors import BadRecords
+from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, at_once
+from pybroker.kafka.records.varints import read_varint, write_varint
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+
+
+def read_records(data: bytes, count: int) -> Iterator[Record]:
+    """The `count` records of a batch, which must end where `data` ends. Raises BadRecords."""
+    if count * LEAST_RECORD_BYTES > len(data):
+        raise BadRecords(f"{len(data)} bytes cannot hold {count} records")
+    at = 0
+    for _ in range(count):
+        length, at = read_varint(data, at)
+        end = at + length
+        if length <= 0 or end > len(data):
+            raise BadRecords(f"A record of {length} bytes goes beyond its batch")
+        yield _read_record(data, at, end)
+        at = end
+    if at != len(data):
+        raise BadRecords(f"{len(data) - at} bytes follow the last record of a batch")
+
+
+def _read_record(data: bytes, at: int, end: int) -> Record:
+    timestamp_delta, at = read_varint(data, at + 1)
+    offset_delta, at = read_varint(data, at)
+    key, at = _read_bytes(data, at, end)
+    value, at = _read_bytes(data, at, end)
+    count, at = read_varint(data, at)
+    headers: Sequence[Header] = ()
+    if count:
+        headers, at = _read_headers(data, at, end, count)
+    if at != end:
+        raise BadRecords("A record does not end where its length says")
+    return Record(offset_delta, timestamp_delta, key, value, headers)
+
+
+def _read_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[Header], int]:
+    if not 0 <= count <= (end - at) // 2:
+        raise BadRecords(f"A record claims {count} headers in {end - at} bytes")
+    headers: list[Header] = []
+    for _ in range(count):
+        key, at = _read_bytes(data, at, end)
+        value, at = _read_bytes(data, at, end)
+        headers.append((_text(key), value))
+    return headers, at
+
+
+def _text(key: bytes | None) -> str:
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError as error:
+        raise BadRecords("The key of a header is not UTF-8") from error
+
+
+def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(data, at)
+    if size == -1:
+        return None, at
+    stop = at + size
+    if size < 0 or stop > end:
+        raise BadRecords(f"A field of {size} bytes goes beyond its record")
+    return data[at:stop], stop
+
+
+def write_records(records: Iterable[Record]) -> bytes:
+    """The records, not compressed."""
+    return at_once(writing_records(records))
+
+
+def writing_records(records: Iterable[Record]) -> Steps[bytes]:
+    """`write_records` in steps."""
+    out = bytearray()
+    for at, record in enumerate(records, 1):
+        body = _record_body(record)
+        write_varint(out, len(body))
+        out += body
+        if not at % RECORDS_A_STEP:
+            yield
+    return bytes(out)
+
+
+def _record_body(record: Record) -> bytearray:
+    body = bytearray(1)  # the attributes, which are not in use
+    write_varint(body, record.timestamp_delta)
+    write_varint(body, record.offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    write_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _write_bytes(body, key.encode())
+        _write_bytes(body, value)
+    return body
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)  # the size -1
+        return
+    write_varint(out, len(data))
+    out += data

@@ -1,0 +1,79 @@
+"""OffsetCommit: a group's offsets, durable when they are answered.
+
+Versions: from 6 on leader epochs; from 7 on group.instance.id. Version 10, with topic ids, is left
+out. The retention of versions 2 to 4 is ignored, as Kafka does: the broker's applies.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pybroker.kafka.coordinator.committing import Committer, Errors, Wanted, commit
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.offsets.records import TopicPartition
+from pybroker.kafka.pacing import paced
+from pybroker.kafka.permissions import Operation, require_group, require_topic
+from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.session import Request, Session
+from pybroker.kafka.topics import found_partition
+
+
+async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
+    wanted = wanted_offsets(request)
+    unknown = await unknown_partitions(services, session, wanted)
+    committer = Committer(
+        request["member_id"],
+        request["group_instance_id"],
+        request["generation_id_or_member_epoch"],
+    )
+    known = {place: each for place, each in wanted.items() if place not in unknown}
+    try:
+        require_group(services, session, request["group_id"])
+        errors = await commit(services.groups, request["group_id"], committer, known)
+    except KafkaError as error:
+        errors = dict.fromkeys(known, error.code)
+    return {"topics": topics_with_errors(request, {**errors, **unknown})}
+
+
+def wanted_offsets(request: Request) -> dict[TopicPartition, Wanted]:
+    return {
+        TopicPartition(topic["name"], each["partition_index"]): Wanted(
+            each["committed_offset"],
+            each["committed_leader_epoch"],
+            each["committed_metadata"] or "",
+        )
+        for topic in request["topics"]
+        for each in topic["partitions"]
+    }
+
+
+async def unknown_partitions(
+    services: KafkaServices, session: Session, places: Mapping[TopicPartition, Any]
+) -> Errors:
+    """Those that do not exist or that the client may not read, with their errors."""
+    unknown = {}
+    async for place in paced(places):
+        try:
+            require_topic(services, session, Operation.READ, services.names.topic(place.topic))
+            await found_partition(services, place.topic, place.partition)
+        except KafkaError as error:
+            unknown[place] = error.code
+    return unknown
+
+
+def topics_with_errors(request: Request, errors: Errors) -> list[dict[str, Any]]:
+    """The topics of the request, with an error for each partition."""
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {
+                    "partition_index": each["partition_index"],
+                    "error_code": errors.get(
+                        TopicPartition(topic["name"], each["partition_index"]), ErrorCode.NONE
+                    ),
+                }
+                for each in topic["partitions"]
+            ],
+        }
+        for topic in request["topics"]
+    ]

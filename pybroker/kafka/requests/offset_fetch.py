@@ -1,0 +1,78 @@
+"""OffsetFetch: what groups have committed.
+
+Versions: to 7 one group, from 8 on several; from 2 on all of a group's offsets; from 7 on stable
+ones only, on request (KIP-447). Version 10, with topic ids, is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pybroker.kafka.coordinator.committing import Fetched, fetch
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.offsets.records import TopicPartition
+from pybroker.kafka.pacing import paced
+from pybroker.kafka.permissions import require_group
+from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.session import Request, Session
+
+_SEVERAL: Final = 8
+_WITH_AN_ERROR: Final = 2  # of the whole, from here on
+_NOTHING: Final = -1
+
+
+async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
+    require_stable = request["require_stable"]
+    if request.version >= _SEVERAL:
+        asked = request["groups"]
+        return {
+            "groups": [
+                await _group(services, session, each, require_stable) async for each in paced(asked)
+            ]
+        }
+    group = await _group(services, session, request.body, require_stable)
+    if request.version < _WITH_AN_ERROR and group["error_code"] is not ErrorCode.NONE:
+        group["topics"] = _failed(request["topics"], group["error_code"])
+    return group
+
+
+async def _group(
+    services: KafkaServices, session: Session, asked: Mapping[str, Any], require_stable: bool
+) -> dict[str, Any]:
+    group_id, topics = asked["group_id"], asked["topics"]
+    places = None if topics is None else _places(topics)
+    try:
+        require_group(services, session, group_id)
+        fetched = await fetch(services.groups, group_id, places, require_stable)
+    except KafkaError as error:
+        return {"group_id": group_id, "error_code": error.code, "topics": []}
+    return {"group_id": group_id, "error_code": ErrorCode.NONE, "topics": _by_topic(fetched)}
+
+
+def _places(topics: Sequence[Mapping[str, Any]]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic["name"], partition)
+        for topic in topics
+        for partition in topic["partition_indexes"]
+    ]
+
+
+def _by_topic(fetched: Sequence[Fetched]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for each in fetched:
+        topics.setdefault(each.place.topic, []).append(_partition(each))
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+
+
+def _partition(fetched: Fetched) -> dict[str, Any]:
+    committed = fetched.committed
+    return {
+        "partition_index": fetched.place.partition,
+        "committed_offset": _NOTHING if committed is None else committed.offset,
+        "committed_leader_epoch": _NOTHING if committed is None else committed.leader_epoch,
+        "metadata": "" if committed is None else committed.metadata,
+        "error_code": fetched.error,
+    }
+
+
+def _failed(topics: Sequence[Mapping[str, Any]], error: ErrorCode) -> list[dict[str, Any]]:
+    return _by_topic([Fetched(place, None, error) for place in _places(topics)])

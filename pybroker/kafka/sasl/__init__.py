@@ -1,0 +1,1 @@
+"""Logins of Kafka's clients: what each SASL mechanism exchanges, without the requests around it."""

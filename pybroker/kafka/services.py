@@ -1,0 +1,47 @@
+"""The dependencies of the requests' handlers; filled in by the composition root."""
+
+from dataclasses import dataclass
+from random import Random
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.topics import Topics
+from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
+from pybroker.kafka.fetched_bytes import FetchedBytes
+from pybroker.kafka.names import KafkaNames
+from pybroker.kafka.nodes import Nodes
+from pybroker.kafka.producer_ids import ProducerIds
+from pybroker.kafka.sasl.logins import Logins
+from pybroker.kafka.topic_changes import TopicChanges
+from pybroker.kafka.topic_ids import TopicIds
+from pybroker.kafka.transactions.kafka_transactions import KafkaTransactions
+from pybroker.security.authorization import Authorizer
+from pybroker.server.connections.frame_budget import FrameBudget
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.ends.participants import Participants
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaServices:
+    topics: Topics
+    coordinators: Coordinators
+    participants: Participants
+    ledgers: ManagedLedgerFactory
+    metadata: MetadataStore
+    clock: Clock
+    rng: Random
+    config: BrokerConfig
+    tasks: Tasks  # closed with the listener
+    names: KafkaNames
+    nodes: Nodes
+    frames: FrameBudget
+    fetched: FetchedBytes
+    logins: Logins
+    groups: GroupCoordinator
+    transactions: KafkaTransactions
+    producer_ids: ProducerIds
+    topic_ids: TopicIds
+    changes: TopicChanges
+    authorizer: Authorizer | None = None  # None: no request needs a permission

@@ -1,0 +1,114 @@
+"""Builds the listener for Kafka's clients from a broker's parts; imported only if wanted."""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Protocol
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.topics import Topics
+from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
+from pybroker.kafka.coordinator.limits import CoordinatorLimits
+from pybroker.kafka.fetched_bytes import FetchedBytes
+from pybroker.kafka.listener import KafkaListener
+from pybroker.kafka.names import KafkaNames
+from pybroker.kafka.nodes import AloneNode
+from pybroker.kafka.producer_ids import ProducerIds
+from pybroker.kafka.sasl.logins import Logins
+from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.shared_nodes import SharedNodes
+from pybroker.kafka.topic_changes import ChangesAlone, TopicChanges
+from pybroker.kafka.topic_ids import TopicIds
+from pybroker.kafka.transactions.for_brokers import answer
+from pybroker.kafka.transactions.kafka_transactions import KafkaTransactions
+from pybroker.kafka.transactions.remote_producers import RemoteProducers
+from pybroker.kafka.transactions.surroundings import TransactionLimits
+from pybroker.process.kafka_changes import SharedChanges
+from pybroker.process.kafka_offsets import LazyOffsets
+from pybroker.process.kafka_peers import KafkaPeers
+from pybroker.process.kafka_sessions import KafkaSessions
+from pybroker.process.membership import Membership
+from pybroker.server.services import Services
+from pybroker.transaction.coordinator.coordinators import Coordinators
+
+
+class Parts(Protocol):
+    """What Kafka's handlers use of a broker."""
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def coordinators(self) -> Coordinators: ...
+
+    @property
+    def ledgers(self) -> ManagedLedgerFactory: ...
+
+    @property
+    def kafka_offsets(self) -> LazyOffsets: ...
+
+    @property
+    def metadata(self) -> MetadataStore: ...
+
+
+def _certainty(membership: Membership | None) -> Callable[[], bool]:
+    return lambda: membership is None or membership.is_certain
+
+
+def kafka_listener(
+    broker: Parts,
+    services: Services,
+    clock: Clock,
+    config: BrokerConfig,
+    rng: Random,
+    membership: Membership | None,
+) -> KafkaListener:
+    """`services` are those of the binary protocol, whose limits both share."""
+    offsets, limits = broker.kafka_offsets.logs(), CoordinatorLimits.of(config)
+    groups = GroupCoordinator(offsets, clock, limits, _certainty(membership))
+    producer_ids = ProducerIds(broker.metadata)
+    elsewhere = None
+    if membership is not None:
+        ask = KafkaPeers(membership)
+        elsewhere = RemoteProducers(ask, broker.coordinators, clock)
+    transactions = KafkaTransactions(
+        groups,
+        broker.coordinators,
+        broker.topics,
+        KafkaSessions(services.sessions),
+        producer_ids,
+        TransactionLimits.of(config),
+        elsewhere,
+    )
+    services.answer_kafka = partial(answer, transactions)
+    names = KafkaNames(config.kafka_tenant, config.kafka_namespace)
+    changes: TopicChanges = ChangesAlone(broker.topics)
+    if membership is not None:
+        changes = SharedChanges(broker.topics, membership)
+    return KafkaListener(
+        KafkaServices(
+            topics=broker.topics,
+            coordinators=broker.coordinators,
+            participants=services.participants,
+            ledgers=broker.ledgers,
+            metadata=broker.metadata,
+            clock=clock,
+            rng=rng,
+            config=config,
+            tasks=Tasks("Kafka's clients"),
+            names=names,
+            nodes=AloneNode(config) if membership is None else SharedNodes(membership),
+            frames=services.frames,
+            fetched=FetchedBytes(config.max_pending_delivery_bytes),
+            groups=groups,
+            transactions=transactions,
+            producer_ids=producer_ids,
+            logins=Logins(services.authentication, broker.metadata, clock),
+            topic_ids=TopicIds(names),
+            changes=changes,
+            authorizer=services.authorizer,
+        )
+    )

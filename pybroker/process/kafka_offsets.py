@@ -1,0 +1,65 @@
+"""The offsets of Kafka's groups, even in a broker that does not serve Kafka's clients at present: a
+transaction may end in a group. Loaded by the first need.
+"""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.names import KAFKA_OFFSETS_PREFIX, SYSTEM_NAMESPACE, TopicName, TxnId
+from pybroker.broker.brokers.ownership import Bundle
+from pybroker.broker.topics import Topics
+from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
+
+if TYPE_CHECKING:
+    from pybroker.kafka.offsets.logs import OffsetsLogs
+
+
+class LazyOffsets:
+    def __init__(
+        self,
+        ledgers: ManagedLedgerFactory,
+        outcomes: TransactionOutcomes,
+        topics: Topics,
+        config: BrokerConfig,
+    ) -> None:
+        self._ledgers = ledgers
+        self._namespace = f"{config.kafka_tenant}/{config.kafka_namespace}"
+        self._outcomes = outcomes
+        self._ownership = topics.ownership
+        self._logs: OffsetsLogs | None = None
+        topics.deletions.also_forget(self.forget_topic)
+
+    def logs(self) -> "OffsetsLogs":
+        if self._logs is None:
+            from pybroker.kafka.offsets.logs import OffsetsLogs
+
+            self._logs = OffsetsLogs(self._ledgers, self._outcomes, self._ownership)
+        return self._logs
+
+    def end(
+        self, txn_id: TxnId, log: str, group: str, action: TxnAction, not_later: bool
+    ) -> Awaitable[object] | None:
+        """Implements EndInGroup of the participants."""
+        return self.logs().end_on_subscription(txn_id, log, group, action, not_later)
+
+    async def forget_topic(self, topic: TopicName) -> None:
+        """Called when a topic or partition is deleted. Raises StorageFull."""
+        if topic.persistent and topic.namespace_name == self._namespace and self.begun():
+            partition = topic.partition if topic.partition >= 0 else None
+            await self.logs().forget_topic(topic.partitioned_name.local, partition)
+
+    def begun(self) -> list[TopicName]:
+        """The logs that exist, on any broker, by their names as topics."""
+        prefix = f"{SYSTEM_NAMESPACE}/persistent/{KAFKA_OFFSETS_PREFIX}"
+        return [TopicName.of_ledger(each) for each in self._ledgers.names(prefix)]
+
+    async def release(self, bundle: Bundle) -> None:
+        """Close the logs in a bundle that another broker will serve."""
+        if self._logs is not None:
+            await self._logs.release(bundle.holds)
+
+    async def close(self) -> None:
+        if self._logs is not None:
+            await self._logs.close()

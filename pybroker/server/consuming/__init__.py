@@ -1,0 +1,1 @@
+"""Handlers of consumers' commands: subscribing, flow, redelivery, seeking, acknowledging."""

@@ -1,0 +1,1 @@
+"""The fault points of a connection. Only brokers with fault points import this package."""

@@ -1,0 +1,1 @@
+"""The commands of the V5 SDK: layouts, assignments of segments, coordinators."""

@@ -1,0 +1,104 @@
+"""SCALABLE_TOPIC_SUBSCRIBE and _UNSUBSCRIBE: a consumer of a group, and the segments that it gets.
+
+The answer to a registration comes first, then updates: whatever happens within the registration
+is in the answer.
+"""
+
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import check_client, check_subscription_name, whole_topic
+from pybroker.broker.brokers.remote_namespaces import check_namespace
+from pybroker.broker.scalable.controllers import Assignment, GroupKey, Member
+from pybroker.security.authorization import Need, Target
+from pybroker.server.connections.connection import Connection
+from pybroker.server.scalable.v5_session import Kind, v5_session
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+class ConsumerWatch:
+    """Implements Watch."""
+
+    def __init__(self, session: Connection, consumer_id: int, key: GroupKey, name: str) -> None:
+        self._session = session
+        self._id = consumer_id
+        self._key = key
+        self.need = Need.CONSUME, Target.of_topic(key.topic, key.subscription)
+        self._member = Member(name, self._tell, session.close)
+
+    async def register(self) -> Assignment:
+        """Raises NotServedHere, TooManyRequests, and what `Layouts.begin` raises."""
+        services = self._session.services
+        await check_namespace(services.topics, self._key.topic.namespace_name)
+        return await services.scalable.controllers.register(self._key, self._member)
+
+    def unregister(self) -> None:
+        self._session.services.scalable.controllers.unregister(self._key, self._member)
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self._session.services.scalable.controllers.lost(self._key, self._member)
+
+    def _tell(self, assignment: Assignment) -> None:
+        update = pb.CommandScalableTopicAssignmentUpdate(
+            consumer_id=self._id, assignment=_encoded(assignment)
+        )
+        kind = pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
+        self._session.send_command(pb.BaseCommand(type=kind, scalableTopicAssignmentUpdate=update))
+
+
+async def subscribe(session: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
+    watches = v5_session(session)
+    name = await session.services.scalable.layouts.meant(whole_topic(command.topic))
+    check_subscription_name(command.subscription)
+    check_client("Consumer", command.consumer_name, {})
+    if session.closed:
+        return  # nothing would end the registration
+    key = GroupKey(name, command.subscription, command.consumer_type)
+    consumer_id = command.consumer_id
+    watch = ConsumerWatch(session, consumer_id, key, command.consumer_name)
+    watches.add(Kind.CONSUMER, consumer_id, watch)
+    try:
+        assignment = await watch.register()
+        watches.require(Kind.CONSUMER, consumer_id, watch)
+    except BaseException:
+        watches.remove(Kind.CONSUMER, consumer_id, only=watch)
+        watch.end()
+        raise
+    _answer(session, command, assignment=_encoded(assignment))
+
+
+def failed(
+    session: Connection, command: pb.CommandScalableTopicSubscribe, error: PulsarError
+) -> None:
+    _answer(session, command, error=error.code, message=error.on_the_wire)
+
+
+async def unsubscribe(session: Connection, command: pb.CommandScalableTopicUnsubscribe) -> None:
+    """An unknown consumer is one that has left."""
+    watch = v5_session(session).remove(Kind.CONSUMER, command.consumer_id)
+    if isinstance(watch, ConsumerWatch):
+        watch.unregister()
+    session.write(commands.success(command.request_id))
+
+
+def _answer(
+    session: Connection, command: pb.CommandScalableTopicSubscribe, **fields: object
+) -> None:
+    answer = pb.CommandScalableTopicSubscribeResponse(
+        request_id=command.request_id,
+        **fields,  # type: ignore[arg-type]
+    )
+    kind = pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    session.send_command(pb.BaseCommand(type=kind, scalableTopicSubscribeResponse=answer))
+
+
+def _encoded(assignment: Assignment) -> pb.ScalableConsumerAssignment:
+    encoded = pb.ScalableConsumerAssignment(layout_epoch=assignment.epoch)
+    for each in assignment.segments:
+        encoded.segments.add(
+            segment_id=each.id,
+            hash_start=each.hash_start,
+            hash_end=each.hash_end,
+            segment_topic=each.topic,
+        )
+    return encoded

@@ -1,0 +1,1 @@
+"""Handlers of questions about topics: lookups, partitions, schemas, lists of topics."""

@@ -1,0 +1,1 @@
+"""The end of a transaction: its deadline, and telling its participants until all have ended it."""

@@ -1,0 +1,1 @@
+"""Transactions of several coordinators that commit by one decision."""

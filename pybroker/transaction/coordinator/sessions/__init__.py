@@ -1,0 +1,1 @@
+"""Transactional ids: epochs, client sessions, and ending what older sessions have left."""

@@ -1,0 +1,288 @@
+"""Apache Pulsar's V5 SDK for Java, unmodified, on scalable topics, also while they are changed."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+from official_v5 import V5Client, v5_gateway
+
+import pybroker.testing
+from pybroker.client import Client
+from pybroker.client.scalable import Checkpoint
+from pybroker.testing import RunningBroker
+
+pytestmark = pytest.mark.java
+
+MESSAGES = 20
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Any]:
+    with v5_gateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def v5(gateway: Any, broker: RunningBroker) -> Iterator[V5Client]:
+    client = V5Client(gateway, broker.service_url)
+    yield client
+    client.close()
+
+
+class Scalable:
+    """A scalable topic, changed over REST."""
+
+    def __init__(self, broker: RunningBroker, segments: int) -> None:
+        self.local = f"scalable-{next(_numbers)}"
+        self.name = f"topic://public/default/{self.local}"
+        self._url = f"{broker.admin_url}/admin/v2/scalable/public/default/{self.local}"
+        self.ask("PUT", numInitialSegments=segments)
+
+    def ask(self, method: str, path: str = "", **query: Any) -> Any:
+        answer = httpx.request(method, f"{self._url}{path}", params=query, timeout=30)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    @property
+    def segments(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("GET")["segments"]
+        return found
+
+
+@pytest.fixture(params=[1, 4], ids=["one segment", "four segments"])
+def topic(request: pytest.FixtureRequest, broker: RunningBroker) -> Scalable:
+    return Scalable(broker, request.param)
+
+
+def publish(v5: V5Client, topic: str, prefix: str = "") -> list[str]:
+    """Publishes messages with keys; returns their values, sorted."""
+    values = [f"{prefix}{number:02}" for number in range(MESSAGES)]
+    producer = v5.producer(topic)
+    for number, value in enumerate(values):
+        producer.newMessage().key(f"key {number}").value(value).send()
+    producer.close()
+    return values
+
+
+def test_a_queue_consumer_gets_and_acknowledges_what_a_producer_sends(
+    v5: V5Client, topic: Scalable
+) -> None:
+    queue = v5.queue(topic.name, "queue")
+    values = publish(v5, topic.name)
+    messages = [v5.receive(queue) for _ in values]
+    assert sorted(message.value() for message in messages) == values
+    for message in messages:
+        queue.acknowledge(message.id())
+    queue.close()
+    assert v5.nothing(v5.queue(topic.name, "queue"))
+
+
+def test_a_stream_consumer_acknowledges_all_segments_at_once(v5: V5Client, topic: Scalable) -> None:
+    values = publish(v5, topic.name)
+    stream = v5.stream(topic.name, "stream")
+    messages = [v5.receive(stream) for _ in values]
+    assert sorted(message.value() for message in messages) == values
+    stream.acknowledgeCumulative(messages[-1].id())
+    stream.close()
+    later = publish(v5, topic.name, "later ")
+    assert sorted(v5.values(v5.stream(topic.name, "stream"), MESSAGES)) == later
+
+
+def test_a_checkpoint_restores_what_a_consumer_has_read(v5: V5Client, topic: Scalable) -> None:
+    values = publish(v5, topic.name)
+    consumer = v5.checkpoint(topic.name)
+    read = v5.values(consumer, 5)
+    checkpoint = bytes(consumer.checkpoint().toByteArray())
+    consumer.close()
+    restored = v5.checkpoint(topic.name, v5.checkpoint_of(checkpoint))
+    read += v5.values(restored, MESSAGES - 5)
+    assert sorted(read) == values and v5.nothing(restored)
+
+
+def test_a_transaction_commits_messages_and_acknowledgements_together(
+    v5: V5Client, topic: Scalable
+) -> None:
+    inputs, outputs = v5.queue(topic.name, "worker"), v5.queue(f"{topic.name}-out", "auditor")
+    v5.producer(topic.name).newMessage().value("order").send()
+    producer = v5.producer(f"{topic.name}-out")
+    order = v5.receive(inputs)
+    txn = v5.client.newTransaction()
+    inputs.acknowledge(order.id(), txn)
+    producer.newMessage().value("invoice").transaction(txn).send()
+    assert v5.nothing(outputs)
+    txn.commit()
+    assert v5.values(outputs, 1) == ["invoice"]
+    inputs.close()
+    assert v5.nothing(v5.queue(topic.name, "worker"))
+
+
+def test_an_aborted_transaction_shows_nothing_and_gives_its_input_back(
+    v5: V5Client, topic: Scalable
+) -> None:
+    inputs, outputs = v5.queue(topic.name, "worker"), v5.queue(f"{topic.name}-out", "auditor")
+    v5.producer(topic.name).newMessage().value("order").send()
+    order = v5.receive(inputs)
+    txn = v5.client.newTransaction()
+    inputs.acknowledge(order.id(), txn)
+    v5.producer(f"{topic.name}-out").newMessage().value("invoice").transaction(txn).send()
+    txn.abort()
+    assert v5.values(inputs, 1) == ["order"] and v5.nothing(outputs)
+
+
+def test_a_producer_goes_on_while_its_segments_are_split_and_merged(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 1)
+    stream, producer = v5.stream(topic.name, "stream"), v5.producer(topic.name)
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        for _ in range(MESSAGES):
+            producer.newMessage().key(f"key {sent % 7}").value(f"{sent:03}").send()
+            sent += 1
+
+    send()
+    topic.ask("POST", "/split/0")
+    send()
+    topic.ask("POST", "/merge/1/2")
+    send()
+    messages = []
+    for _ in range(sent):
+        messages.append(v5.receive(stream))
+        stream.acknowledgeCumulative(messages[-1].id())
+    by_key: dict[str, list[str]] = {}
+    for message in messages:
+        by_key.setdefault(message.key().get(), []).append(message.value())
+    assert sum(map(len, by_key.values())) == sent
+    assert all(values == sorted(values) for values in by_key.values()), by_key
+    stream.close()
+    producer.close()
+
+
+def test_a_queue_consumer_that_is_away_during_a_split_gets_everything(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 1)
+    v5.queue(topic.name, "away").close()
+    topic.ask("POST", "/split/0")
+    values = publish(v5, topic.name)
+    assert sorted(v5.values(v5.queue(topic.name, "away"), MESSAGES)) == values
+
+
+def test_a_transaction_commits_what_it_wrote_before_and_after_a_split(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 1)
+    stream, producer = v5.stream(topic.name, "stream"), v5.producer(topic.name)
+    txn = v5.client.newTransaction()
+    producer.newMessage().key("k").value("1 before").transaction(txn).send()
+    topic.ask("POST", "/split/0")
+    producer.newMessage().key("k").value("2 after").transaction(txn).send()
+    producer.newMessage().key("k").value("3 plain").send()
+    assert v5.nothing(stream), "the parent is not drained while the transaction is open"
+    txn.commit()
+    read = []
+    for _ in range(3):
+        message = v5.receive(stream)
+        read.append(message.value())
+        stream.acknowledgeCumulative(message.id())
+    assert read == ["1 before", "2 after", "3 plain"]
+
+
+def test_two_stream_consumers_share_the_segments_and_keep_the_order_over_a_split(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 2)
+    consumers = [v5.stream(topic.name, "stream", consumerName=name) for name in ("a", "b")]
+    publish(v5, topic.name, "before ")
+    topic.ask("POST", "/split/0")
+    topic.ask("POST", "/split/1")
+    publish(v5, topic.name, "later ")
+    by_key: dict[str, list[str]] = {}
+    left, idle = 2 * MESSAGES, 0
+    while left and idle < 60:
+        for consumer in consumers:
+            if (message := v5.receive(consumer, 0.5)) is None:
+                idle += 1
+                continue
+            by_key.setdefault(message.key().get(), []).append(message.value())
+            consumer.acknowledgeCumulative(message.id())
+            left -= 1
+    assert left == 0
+    assert all(values == sorted(values) for values in by_key.values()), by_key
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_everything_is_there_after_a_restart(gateway: Any, tmp_path: Any) -> None:
+    with pybroker.testing.broker(data_dir=tmp_path, http=True) as broker:
+        topic, client = Scalable(broker, 1), V5Client(gateway, broker.service_url)
+        client.queue(topic.name, "queue").close()
+        before = publish(client, topic.name, "before ")
+        topic.ask("POST", "/split/0")
+        after = publish(client, topic.name, "later ")
+        client.close()
+    with pybroker.testing.broker(data_dir=tmp_path, http=True) as broker:
+        client = V5Client(gateway, broker.service_url)
+        found = client.values(client.queue(topic.name, "queue"), 2 * MESSAGES)
+        assert sorted(found) == before + after
+        assert sorted(client.values(client.checkpoint(topic.name), 2 * MESSAGES)) == before + after
+        client.close()
+
+
+def test_a_dead_letter_topic_is_a_scalable_one(v5: V5Client, broker: RunningBroker) -> None:
+    topic = Scalable(broker, 1)
+    policy = v5.api.config.DeadLetterPolicy.builder().maxRedeliverCount(1).build()
+    soon = v5.api.config.BackoffPolicy.exponential(v5.seconds(0.1), v5.seconds(1))
+    settings = {"deadLetterPolicy": policy, "negativeAckRedeliveryBackoff": soon}
+    queue = v5.queue(topic.name, "worker", **settings)
+    v5.producer(topic.name).newMessage().value("bad").send()
+    dead = v5.queue(f"{topic.name}-DLQ", "undertaker")
+    for _ in range(2):
+        queue.negativeAcknowledge(v5.receive(queue).id())
+    assert v5.nothing(queue)
+    assert v5.values(dead, 1) == ["bad"]
+
+
+def test_the_python_client_sends_a_key_where_the_sdk_sends_it(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 16)
+    publish(v5, topic.name)
+    segments: dict[str, set[str]] = {}
+    with Client(broker.service_url) as client:
+        producer = client.create_producer(topic.name)
+        for number in range(MESSAGES):
+            producer.send(b"p", partition_key=f"key {number}")
+        reader = client.create_checkpoint_consumer(topic.name, Checkpoint.earliest)
+        for _ in range(2 * MESSAGES):
+            message = reader.receive(timeout_millis=30_000)
+            segments.setdefault(message.partition_key(), set()).add(message.topic_name())
+    assert len(segments) == MESSAGES
+    assert all(len(each) == 1 for each in segments.values()), segments
+
+
+def test_checkpoints_go_from_python_to_java_and_back(
+    v5: V5Client, broker: RunningBroker, topic: Scalable
+) -> None:
+    values = publish(v5, topic.name)
+    with Client(broker.service_url) as client:
+        python = client.create_checkpoint_consumer(topic.name, Checkpoint.earliest)
+        read = [python.receive(timeout_millis=30_000).data().decode() for _ in range(5)]
+        java = v5.checkpoint(topic.name, v5.checkpoint_of(python.checkpoint().serialize()))
+        read += v5.values(java, 5)
+        start = Checkpoint.deserialize(bytes(java.checkpoint().toByteArray()))
+        rest = client.create_checkpoint_consumer(topic.name, start)
+        read += [rest.receive(timeout_millis=30_000).data().decode() for _ in range(MESSAGES - 10)]
+        java.close()
+    assert sorted(read) == values

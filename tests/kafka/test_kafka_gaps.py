@@ -1,0 +1,122 @@
+"""Offsets without a message: whoever waits in front of one reads on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka_produce import LIST_OFFSETS, batch, create, fetched, produce, sequenced
+from raw_kafka import RawKafka
+
+from pybroker.broker.persistent.entry_metadata import OFFSETS, EntryStamps
+from pybroker.broker.persistent.topic import Topic
+from pybroker.client import Client
+from pybroker.kafka.errors import ErrorCode
+from pybroker.kafka.log import offset_table
+from pybroker.kafka.records.batch import header_of
+from pybroker.testing import RunningBroker, broker
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
+
+TOPIC = "orders"
+EARLIEST = -2
+ENTRY = build_entry(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"b")
+
+
+@pytest.fixture
+def running() -> Iterator[RunningBroker]:
+    with broker(kafka=True) as started:
+        yield started
+
+
+@pytest.fixture
+def raw(running: RunningBroker) -> Iterator[RawKafka]:
+    with RawKafka(running.kafka_bootstrap) as connected:
+        create(connected, TOPIC)
+        yield connected
+
+
+def leave_a_gap(running: RunningBroker, count: int) -> None:
+    """As writes of `count` messages do that fail after their entries got their offsets."""
+
+    async def skip(found: Any) -> None:
+        for topic in found.topics.loaded():
+            if TOPIC in str(topic.name):
+                stamps = topic.ledger.interceptor
+                assert isinstance(stamps, EntryStamps) and stamps.index is not None
+                stamps.index += count
+
+    running.call(skip)
+
+
+def earliest(raw: RawKafka) -> int:
+    asked = {"partition_index": 0, "timestamp": EARLIEST}
+    topics = [{"name": TOPIC, "partitions": [asked]}]
+    body = raw.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": topics})
+    offset: int = body["topics"][0]["partitions"][0]["offset"]
+    return offset
+
+
+def test_a_consumer_that_waits_at_the_beginning_reads_over_writes_that_failed(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    assert fetched(raw, TOPIC, 0)["error_code"] == ErrorCode.NONE
+    assert earliest(raw) == 0
+    leave_a_gap(running, 3)
+    assert produce(raw, TOPIC, batch(b"a", b"b")) == (0, 3)
+    found = fetched(raw, TOPIC, 0)
+    assert found["error_code"] == ErrorCode.NONE, "its offset was never deleted"
+    assert header_of(found["records"]).base_offset == 3
+    assert (found["log_start_offset"], earliest(raw)) == (0, 0)
+
+
+def test_a_producer_does_not_begin_behind_a_batch_that_it_has_to_send_again(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    assert produce(raw, "late", sequenced(0, b"a"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    create(raw, "late")
+    assert produce(raw, "late", sequenced(1, b"b"))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(raw, "late", sequenced(0, b"a")) == (0, 0)
+    assert produce(raw, "late", sequenced(1, b"b")) == (0, 1)
+
+
+def test_a_producer_that_nothing_is_known_of_may_begin_anywhere(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    assert produce(raw, "late", sequenced(0, b"a"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    create(raw, "late")
+    with RawKafka(running.kafka_bootstrap) as other:
+        assert produce(other, "late", sequenced(1, b"b")) == (0, 0)
+    assert produce(raw, TOPIC, sequenced(7, b"c")) == (0, 0)
+
+
+def test_a_batch_that_no_client_sends_again_is_in_nobodys_way(raw: RawKafka) -> None:
+    damaged = sequenced(0, b"a")[:-1] + b"?"
+    assert produce(raw, TOPIC, damaged)[0] == ErrorCode.CORRUPT_MESSAGE
+    assert produce(raw, TOPIC, sequenced(1, b"b")) == (0, 0)
+
+
+@pytest.mark.parametrize("rolls", [1, 2])
+def test_a_ledger_that_begins_while_messages_are_counted_begins_behind_them(
+    running: RunningBroker, raw: RawKafka, monkeypatch: pytest.MonkeyPatch, rolls: int
+) -> None:
+    """Kafka's clients come to a topic while a Pulsar client fills its ledgers."""
+    right, calls = offset_table._no_new_ledger, list[Topic]()
+
+    async def fill(topic: Topic) -> None:
+        if not calls:
+            calls.append(topic)
+            for _ in range(rolls):
+                await topic.ledger.append_one(ENTRY)
+                await topic.ledger.roll_over()
+            await topic.ledger.append_one(ENTRY)
+        await right(topic)
+
+    with Client(running.service_url) as client:
+        client.create_producer("filled").send(b"a")
+    monkeypatch.setattr(offset_table, "_no_new_ledger", fill)
+    first = fetched(raw, "filled", 0)
+    assert (first["error_code"], first["high_watermark"]) == (ErrorCode.NONE, rolls + 2)
+    table = offset_table.OffsetTable.decode(calls[0].ledger.properties[OFFSETS])
+    ledger_ids = [info.ledger_id for info in calls[0].ledger.ledgers()]
+    assert table.ledgers == dict(zip(ledger_ids, (0, *range(2, rolls + 2)), strict=True))
+    assert produce(raw, "filled", batch(b"d")) == (0, rolls + 2)

@@ -1,0 +1,121 @@
+"""One request may name a hundred thousand things: other clients are served meanwhile."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka_produce import fetch_body
+from raw_kafka import RawKafka
+
+from pybroker.base import runtime
+from pybroker.kafka.pacing import paced
+from pybroker.testing import RunningBroker, broker
+
+MANY = 500
+A_TURN = 50
+NAMES = [f"n{at}" for at in range(MANY)]
+BY_NAME = [{"name": name} for name in NAMES]
+
+
+def partitions(topic: str, places: str, **fields: Any) -> dict[str, Any]:
+    """A topic that has the same partition many times."""
+    return {topic: "orders", places: [fields] * MANY}
+
+
+FETCH = fetch_body("orders", 0)
+FETCH["topics"] = [FETCH["topics"][0] | {"partitions": FETCH["topics"][0]["partitions"] * MANY}]
+COMMIT = [{"partition_index": at, "committed_offset": 1} for at in range(MANY)]
+CONFIGS = [{"resource_type": 2, "resource_name": name} for name in NAMES]
+REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "Fetch": (1, 12, FETCH),
+    "ListOffsets": (
+        2,
+        6,
+        {"replica_id": -1, "topics": [partitions("name", "partitions", timestamp=-1)]},
+    ),
+    "Metadata": (3, 9, {"topics": BY_NAME, "allow_auto_topic_creation": False}),
+    "OffsetCommit": (8, 7, {"group_id": "g", "topics": [{"name": "orders", "partitions": COMMIT}]}),
+    "OffsetFetch": (9, 8, {"groups": [{"group_id": name, "topics": None} for name in NAMES]}),
+    "FindCoordinator": (10, 4, {"coordinator_keys": NAMES}),
+    "DescribeGroups": (15, 5, {"groups": NAMES}),
+    "DeleteTopics": (20, 5, {"topic_names": NAMES}),
+    "OffsetForLeaderEpoch": (
+        23,
+        4,
+        {"replica_id": -1, "topics": [partitions("topic", "partitions", partition=0)]},
+    ),
+    "AddPartitionsToTxn": (
+        24,
+        3,
+        {
+            "v3_and_below_transactional_id": "t",
+            "v3_and_below_topics": [{"name": "orders", "partitions": list(range(MANY))}],
+        },
+    ),
+    "DescribeConfigs": (32, 4, {"resources": CONFIGS}),
+    "CreatePartitions": (
+        37,
+        3,
+        {"topics": [each | {"count": 2} for each in BY_NAME], "validate_only": True},
+    ),
+    "DeleteGroups": (42, 2, {"groups_names": NAMES}),
+    "IncrementalAlterConfigs": (44, 1, {"resources": CONFIGS, "validate_only": True}),
+    "DescribeUserScramCredentials": (50, 0, {"users": BY_NAME}),
+    "AlterUserScramCredentials": (
+        51,
+        0,
+        {"deletions": [each | {"mechanism": 1} for each in BY_NAME]},
+    ),
+    "DescribeProducers": (
+        61,
+        0,
+        {"topics": [{"name": "orders", "partition_indexes": list(range(MANY))}]},
+    ),
+    "DescribeTransactions": (65, 0, {"transactional_ids": NAMES}),
+    "ConsumerGroupDescribe": (69, 0, {"group_ids": NAMES}),
+    "DescribeTopicPartitions": (75, 0, {"topics": BY_NAME, "response_partition_limit": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with broker(kafka=True) as started:
+        with RawKafka(started.kafka_bootstrap) as raw:
+            raw.ask(3, 9, {"topics": [{"name": "orders"}], "allow_auto_topic_creation": True})
+        yield started
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_others_are_served_while_many_things_are_looked_at(
+    running: RunningBroker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    turns, own_turn = [], runtime.own_turn
+
+    async def counted() -> None:
+        turns.append(name)
+        await own_turn()
+
+    monkeypatch.setattr(runtime, "own_turn", counted)
+    key, version, body = REQUESTS[name]
+    with RawKafka(running.kafka_bootstrap) as raw:
+        raw.ask(key, version, body)
+    assert len(turns) >= MANY // A_TURN - 1
+
+
+def test_configs_that_are_asked_for_twice_are_told_once(running: RunningBroker) -> None:
+    """An answer is a hundred times as long as its question."""
+    asked = [{"resource_type": 2, "resource_name": "orders", "configuration_keys": None}] * 9
+    with RawKafka(running.kafka_bootstrap) as raw:
+        (found,) = raw.ask(32, 4, {"resources": asked})["results"]
+    assert found["configs"]
+
+
+async def _looked_at(items: list[int]) -> list[int]:
+    return [each async for each in paced(items)]
+
+
+def test_few_things_take_no_turn() -> None:
+    steps = _looked_at(list(range(A_TURN - 1)))
+    with pytest.raises(StopIteration) as ended:
+        steps.send(None)
+    assert ended.value.value == list(range(A_TURN - 1))

@@ -1,0 +1,82 @@
+"""Wrong splits and merges of scalable topics."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from pybroker.broker.namespaces.tenants import scalable_key
+from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.scalable import drains, record, segments
+from pybroker.broker.scalable.topics import ScalableTopics
+from pybroker.transaction.txn_status import TxnAction
+
+
+@contextmanager
+def children_without_subscriptions() -> Iterator[None]:
+    """New segments have the subscriptions of consumers that come, and no others."""
+
+    async def nothing(*_: Any) -> dict[str, Any]:
+        return {}
+
+    with patch.object(segments, "_inherited", nothing):
+        yield
+
+
+@contextmanager
+def children_before_their_parents() -> Iterator[None]:
+    """A stream consumer gets a segment at once."""
+    with patch.object(drains, "is_drained", lambda *_: True):
+        yield
+
+
+@contextmanager
+def two_layouts_of_one_epoch() -> Iterator[None]:
+    """A split or merge does not count the epoch up."""
+    right = record._replaced
+
+    def replaced(before: Any, *args: Any) -> Any:
+        return replace(right(before, *args), epoch=before.epoch)
+
+    with patch.object(record, "_replaced", replaced):
+        yield
+
+
+@contextmanager
+def commits_lost_with_sealed_parents() -> Iterator[None]:
+    """A segment that takes no more messages takes no markers of commits."""
+    right = Topic.end_transaction
+
+    def end(self: Topic, txn_id: Any, action: TxnAction, *args: Any, **more: Any) -> Any:
+        lost = self.terminated and self.name.domain == "segment"
+        return right(self, txn_id, TxnAction.ABORT if lost else action, *args, **more)
+
+    with patch.object(Topic, "end_transaction", end):
+        yield
+
+
+@contextmanager
+def parents_ended_before_the_record() -> Iterator[None]:
+    """As Apache Pulsar does: a crash in between leaves a topic that nobody can publish to."""
+    right = ScalableTopics._decide
+
+    async def decide(self: Any, name: Any, change: Any) -> None:
+        stored = self._metadata.get(scalable_key(name))
+        after = change(record.decode(stored.value, name))
+        for each in after.sealed:
+            topic = await self._topics.get(record.of_segment(name, each), create=True)
+            await topic.terminate()
+        await right(self, name, change)
+
+    with patch.object(ScalableTopics, "_decide", decide):
+        yield
+
+
+BUGS = {
+    "children-before-their-parents": children_before_their_parents,
+    "children-without-subscriptions": children_without_subscriptions,
+    "commits-lost-with-sealed-parents": commits_lost_with_sealed_parents,
+    "parents-ended-before-the-record": parents_ended_before_the_record,
+    "two-layouts-of-one-epoch": two_layouts_of_one_epoch,
+}

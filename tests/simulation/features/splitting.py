@@ -1,0 +1,295 @@
+"""A scalable topic whose segments are split and merged while writers write to it, alone and in
+transactions, and while the broker crashes in the middle.
+
+A subscription that nobody uses meanwhile loses nothing. A stream reader, which gets segments as the
+drain rule allows, has the messages of a key in order. One epoch is one layout.
+"""
+
+from typing import Any, Final
+
+from checks.history import Logs, Outcome, Sent
+from clients.admin import Unanswered, ask
+from clients.plain import Process, value_of
+from clients.transacting import FAILURES, Transacting
+from sim_broker import BrokerProcess
+
+from features.feature import Feature, half_way
+from managed_ledger.errors import ManagedLedgerError
+from pybroker.base.errors import PulsarError, TopicNotFound
+from pybroker.base.names import any_topic
+from pybroker.broker.namespaces.tenants import Conflict
+from pybroker.broker.scalable import drains
+from pybroker.broker.scalable.layout import Layout, scalable_layout
+from pybroker.broker.topics import Topics
+from pybroker.client.errors import Timeout
+from pybroker.client.options import InitialPosition
+
+NAME: Final = any_topic("topic://public/default/split")
+AWAY, STREAM = "away", "stream"
+KEYS: Final = 4
+CRASH_CHANCE: Final = 0.4
+MOST_ACTIVE: Final = 5
+
+
+async def look_up(topics: Topics) -> Layout:
+    return scalable_layout(NAME, await topics.scalable.settled(NAME), 0)
+
+
+async def assigned(topics: Topics, drained: set[int]) -> tuple[Layout, set[int]]:
+    """The layout, and what is drained of it by now."""
+    layout = await look_up(topics)
+    awaits = drains.awaited(layout, drained)
+    return layout, drained | await drains.newly_drained(topics, layout, STREAM, awaits)
+
+
+class Layouts:
+    """What lookups have said: the same epoch must be the same layout."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self._by_epoch: dict[int, frozenset[Any]] = {}
+        self.violations: list[str] = []
+
+    async def now(self) -> Layout:
+        return self.seen(await ask(self._broker, look_up))
+
+    def seen(self, layout: Layout) -> Layout:
+        said = frozenset((each.topic, each.sealed) for each in layout.segments)
+        if self._by_epoch.setdefault(layout.epoch, said) != said:
+            self.violations.append(f"TWO LAYOUTS: of epoch {layout.epoch}")
+        return layout
+
+
+def place_of(key: int, layout: Layout) -> str:
+    """The topic of the active segment that has the key."""
+    at = key * (65_536 // KEYS)
+    return next(
+        each.topic
+        for each in layout.segments
+        if not each.sealed and each.hash_start <= at <= each.hash_end
+    )
+
+
+class Writer(Transacting):
+    """Has keys of its own; waits for each receipt. Whatever fails is not sent again."""
+
+    def __init__(self, *args: Any, layouts: Layouts, count: int, sent: dict[str, Sent]) -> None:
+        super().__init__(*args)
+        self.layouts = layouts
+        self.left = count
+        self.number = 0
+        self.sent = sent
+
+    async def work(self, client: Any) -> None:
+        await self.settle_the_last(client)
+        producers: dict[str, Any] = {}
+        while self.left > 0:
+            try:
+                await self._write_some(client, producers)
+            except (Unanswered, ManagedLedgerError, *FAILURES) as why:
+                self.note(f"writes again: {why!r}")
+                for producer in producers.values():
+                    await producer.close()
+                producers.clear()
+            await self.pause(0.3)
+
+    async def _write_some(self, client: Any, producers: dict[str, Any]) -> None:
+        layout = await self.layouts.now()
+        txn, record = await self.begin(client) if self.rng.random() < 0.5 else (None, None)
+        try:
+            for _ in range(self.rng.randint(1, 4)):
+                await self._write(client, producers, layout, txn, record)
+                await self.pause(0.2)
+        except FAILURES:
+            if txn is not None:
+                await self.abort(txn, record)
+            raise
+        if txn is not None:
+            await self.pause(4.0)
+            await self.end(client, txn, record)
+
+    async def _write(
+        self, client: Any, producers: dict[str, Any], layout: Layout, txn: Any, record: Any
+    ) -> None:
+        key = self.rng.randrange(KEYS)
+        topic = place_of(key, layout)
+        if topic not in producers:
+            producers[topic] = await client.create_producer(topic, batching_enabled=False)
+        self.left, self.number = self.left - 1, self.number + 1
+        value = f"{self.name}/{self.incarnation}/{key}/{self.number}"
+        self.sent[value] = Sent(value, str(NAME), self.name, self.number, txn=record)
+        await self.send(producers[topic], self.sent[value], txn)
+
+
+class Splitter(Process):
+    """Splits and merges, sometimes while the broker crashes."""
+
+    def __init__(self, *args: Any, broker: BrokerProcess, layouts: Layouts, count: int) -> None:
+        super().__init__(*args)
+        self.broker = broker
+        self.layouts = layouts
+        self.left = count
+
+    async def work(self, client: Any) -> None:
+        while self.left > 0:
+            await self.pause(3.0)
+            crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE else None
+            try:
+                await self._change(await self.layouts.now(), crash)
+            except (Unanswered, PulsarError, ManagedLedgerError, Conflict) as why:
+                self.note(f"was not answered: {why}")
+            self.left -= 1
+
+    async def _change(self, layout: Layout, crash: Any) -> None:
+        active = sorted(each for each in layout.segments if not each.sealed)
+        active.sort(key=lambda each: each.hash_start)
+        at = self.rng.randrange(len(active))
+        splits = at + 1 == len(active) or (len(active) < MOST_ACTIVE and self.rng.random() < 0.6)
+        one, other = active[at].id, active[min(at + 1, len(active) - 1)].id
+
+        async def change(topics: Topics) -> None:
+            if splits:
+                await topics.scalable.split(NAME, one)
+            else:
+                await topics.scalable.merge(NAME, one, other)
+
+        self.note(f"splits {one}" if splits else f"merges {one} and {other}")
+        await ask(self.broker, change, crash)
+        self.history.counts["segments changed"] += 1
+
+
+class StreamReader(Process):
+    """Reads the segments that a group of one consumer would get, and acknowledges everything."""
+
+    def __init__(self, *args: Any, broker: BrokerProcess, layouts: Layouts) -> None:
+        super().__init__(*args)
+        self.broker = broker
+        self.layouts = layouts
+        self.read: dict[str, None] = {}  # values, in the order of their first receipt
+        self._drained: set[int] = set()
+        self.quiet = 0  # rounds without a message
+
+    async def work(self, client: Any) -> None:
+        consumers: dict[int, Any] = {}
+        while not self.stopping:
+            try:
+                layout, self._drained = await ask(
+                    self.broker, lambda topics: assigned(topics, self._drained)
+                )
+                self.layouts.seen(layout)
+                await self._round(client, consumers, layout)
+            except (Unanswered, ManagedLedgerError, *FAILURES) as why:
+                self.note(f"reads again: {why!r}")
+                for consumer in consumers.values():
+                    await consumer.close()
+                consumers.clear()
+                await self.pause(1.0)
+
+    async def _round(self, client: Any, consumers: dict[int, Any], layout: Layout) -> None:
+        before = len(self.read)
+        segments = drains.assignable(layout, self._drained)
+        self.rng.shuffle(segments)
+        for each in segments:
+            if each.id not in consumers:
+                consumers[each.id] = await client.subscribe(
+                    each.topic, STREAM, initial_position=InitialPosition.Earliest
+                )
+            await self._take(consumers[each.id])
+        self.quiet = 0 if len(self.read) > before else self.quiet + 1
+        await self.pause(self.rng.choice((0.1, 0.1, 4.0)))
+
+    async def _take(self, consumer: Any) -> None:
+        for _ in range(self.rng.choice((1, 3, 20))):
+            try:
+                message = await consumer.receive(timeout_millis=100)
+            except Timeout:
+                return
+            self.read.setdefault(value_of(message))
+            await consumer.acknowledge(message)
+
+
+class Splitting(Feature):
+    name = "splitting"
+
+    def begin(self) -> None:
+        self.sent: dict[str, Sent] = {}
+        self.layouts = Layouts(self.broker)
+        common = (self.world, self.history)
+        self.simulation.on_a_fresh_node(self._begin_topic())
+        self.writers = [
+            Writer(*common, f"writer-{number}", layouts=self.layouts, count=50, sent=self.sent)
+            for number in range(self.rng.randint(1, 3))
+        ]
+        splitter = Splitter(
+            *common,
+            "splitter",
+            broker=self.broker,
+            layouts=self.layouts,
+            count=self.rng.randint(2, 6),
+        )
+        self.reader = StreamReader(
+            *common, "stream-reader", broker=self.broker, layouts=self.layouts
+        )
+        self.simulation.producers.extend((*self.writers, splitter))
+        self.simulation.others.append(self.reader)
+
+    async def _begin_topic(self) -> None:
+        await ask(self.broker, lambda topics: topics.scalable.create(NAME))
+        client = self.simulation.auditor()
+        layout = await self.layouts.now()
+        for subscription in (AWAY, STREAM):
+            consumer = await client.subscribe(
+                layout.segments[0].topic, subscription, initial_position=InitialPosition.Earliest
+            )
+            await consumer.close()
+        await client.close()
+
+    def account(self, logs: Logs) -> list[str]:
+        there = self.simulation.on_a_fresh_node(self._what_is_there())
+        return [
+            *self.layouts.violations,
+            *(f"LOSS: {value} is not in {NAME}" for value in self._certain() if value not in there),
+            *self._out_of_order(),
+        ]
+
+    def _certain(self) -> list[str]:
+        return [
+            value
+            for value, sent in self.sent.items()
+            if sent.outcome is Outcome.DONE and (sent.txn is None or sent.txn.committed)
+        ]
+
+    async def _what_is_there(self) -> set[str]:
+        """What the subscription that was away gets, from all segments."""
+        client, found = self.simulation.auditor(), set[str]()
+        for each in (await self.layouts.now()).segments:
+            try:
+                consumer = await client.subscribe(each.topic, AWAY)
+            except TopicNotFound:
+                continue  # pruned meanwhile: it was empty
+            while True:
+                try:
+                    found.add(value_of(await consumer.receive(timeout_millis=20_000)))
+                except Timeout:
+                    break
+            await consumer.close()
+        await client.close()
+        return found
+
+    def _out_of_order(self) -> list[str]:
+        """By key and incarnation of a writer; what is in transactions comes when they end."""
+        last: dict[str, tuple[int, str]] = {}
+        found = []
+        for value in self.reader.read:
+            sent = self.sent[value]
+            if sent.txn is not None or sent.outcome is not Outcome.DONE:
+                continue
+            key, _, number = value.rpartition("/")
+            before = last.setdefault(key, (0, ""))
+            if int(number) < before[0]:
+                found.append(f"KEY ORDER: {value} came after {before[1]}")
+            last[key] = max(before, (int(number), value))
+        return found
+
+
+FEATURES: Final = (Splitting,)
