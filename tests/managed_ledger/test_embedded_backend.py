@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from at_once import AtOnce
-from bare_ledgers import make_ledger
+from bare_ledgers import checkpointed, make_ledger
 from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
@@ -90,7 +90,7 @@ def test_after_its_end_no_timer_is_left_and_nothing_is_taken(run, clock):
             done = asyncio.get_running_loop().create_future()
             backend.append(ledger, first, [b"x" * 100], [1], done.set_result)
             assert await done is None
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         backend._state.ledgers[ledger].evict()
         assert (await backend.read(ledger, 0, 0, 1, 1)).entries == [b"x" * 100]
         assert timers() != []

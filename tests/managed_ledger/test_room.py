@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from at_once import AtOnce
-from bare_ledgers import opened, read_all
+from bare_ledgers import checkpointed, opened, read_all
 from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
@@ -156,7 +156,7 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
         ledger = await factory.open("log")
         other = await factory.open("other")
         await ledger.append_one(b"x")
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         assert RESERVE in disk.files
         disk.free_bytes_left = 0
         with pytest.raises(StorageFull):
@@ -169,7 +169,7 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
         assert not factory.exists("log")
         disk.free_bytes_left = PLENTY
         await other.append_one(b"y")
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         assert RESERVE in disk.files
         await factory.close()
         await backend.close()
@@ -264,7 +264,7 @@ def test_a_reserve_that_a_crash_left_half_written_is_none(run, clock):
             disk = Disk(free_bytes)
             disk.files = {name: bytearray(content) for name, content in half.items()}
             backend = await opened(disk, clock)
-            await backend._checkpoints.run_once()
+            await checkpointed(backend)
             assert (RESERVE in disk.files) == kept
             assert not kept or len(disk.files[RESERVE]) == RESERVE_BYTES
             await backend.close()
@@ -347,7 +347,7 @@ def test_files_of_deleted_ledgers_go_though_the_checkpoint_finds_no_room(run, cl
         other = await factory.open("other")
         for _ in range(4):
             await ledger.append_one(b"x" * 600)
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         (name,) = disk.names("ledgers")
         gone = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -452,7 +452,7 @@ def test_a_journal_goes_early_when_room_is_low(run, clock):
         while backend._making_room is not None:
             await asyncio.wait([backend._making_room])
             await asyncio.sleep(0)
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         await ledger.append_one(b"x" * MB)
         assert len(await read_all(ledger)) == 5
 

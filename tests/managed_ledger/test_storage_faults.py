@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from bare_ledgers import make_ledger, opened, read_all
+from bare_ledgers import checkpointed, make_ledger, opened, read_all
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -214,7 +214,7 @@ def test_commits_fail_for_lack_of_space_when_the_background_work_has_none(run, c
                 await backend.metadata.put("key", b"x" * 200)
         assert len(disk.names("journal")) == 3
         disk.fault = lambda operation, name: None
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         assert len(disk.names("journal")) == 1
         await backend.metadata.put("key", b"again")
         await backend.close()
@@ -277,7 +277,7 @@ def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(
         damaged, other = await factory.open("damaged"), await factory.open("other")
         await damaged.append_one(b"flushed")
         await backend._in_thread(backend._writer.rotate)
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
         await damaged.append_one(b"in the journal")
         await other.append_one(b"in the journal, too")
         (name,) = disk.names("ledgers")
@@ -289,7 +289,7 @@ def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(
         factory = ManagedLedgerFactory(restarted, clock)
         other = await factory.open("other")
         await restarted._in_thread(restarted._writer.rotate)
-        await restarted._checkpoints.run_once()
+        await checkpointed(restarted)
         assert len(restarted._disk.names("journal")) == 1
         await other.append_one(b"later")
         assert await read_all(other) == [b"in the journal, too", b"later"]
@@ -309,7 +309,7 @@ def test_what_the_journal_has_of_a_ledger_outlives_what_its_file_lacks(
 
     async def checkpoint(backend: EmbeddedBackend) -> None:
         await backend._in_thread(backend._writer.rotate)
-        await backend._checkpoints.run_once()
+        await checkpointed(backend)
 
     async def read(backend: EmbeddedBackend, entry_id: int) -> bytes:
         found = await backend.read(backend.ledger_ids()[0], entry_id, 99, 100, 1 << 20)
