@@ -152,10 +152,13 @@ class Client:
         """
         self._cluster.new_queue = new_queue
 
-    def connect_by(self, dial: Dial, max_message_bytes: int) -> None:
-        """Sets how connections are opened, and how large a received message may be, for a broker's
-        own clients. Call it before creating anything.
+    def connect_by(
+        self, dial: Dial, max_message_bytes: int, passes: Callable[[Exception], bool]
+    ) -> None:
+        """Sets how connections are opened, how large a received message may be, and which errors
+        are retried, for a broker's own clients. Call it before creating anything.
         """
+        self._cluster.passes = passes
         self._cluster.dial = dial
         self._cluster.max_message_bytes = max_message_bytes
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from pybroker.base.configuration.config import BrokerConfig
-from pybroker.base.errors import NotAllowed, TransactionNotFound
+from pybroker.base.errors import NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.client.aio import Client
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.connection import Connection
+from pybroker.client.connection.retry import passing
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.gateway.read_ahead import Ahead, ReadAhead, Valve
 from pybroker.gateway.visitor import Visitor
@@ -77,7 +78,7 @@ class VisitorClient:
             clock=clock,
             rng=rng,
         )
-        self.client.connect_by(self._dial, config.max_message_size)
+        self.client.connect_by(self._dial, config.max_message_size, _passes)
         self.client.keep_messages_in(self.new_queue)
         self._tasks = Tasks("a visitor's client")
         ahead.add(self)
@@ -162,6 +163,11 @@ class VisitorClient:
         self._ahead.remove(self)
         await self._tasks.close()
         await self.client.close()
+
+
+def _passes(error: Exception) -> bool:
+    """A limit is answered at once (429), and the visitor decides when to try again."""
+    return passing(error) and not isinstance(error, TooManyRequests)
 
 
 def _as_authentication(shown: Credentials | None) -> Authentication | None:

@@ -279,7 +279,7 @@ class Broker:
         kill of the process.
         """
         if self._http is not None:
-            await self._http.stop()
+            await self._http.stop(answer_timeout_s=0)
         if self._kafka is not None:
             await self._kafka.stop(answer_timeout_s=0)
         await self.server.stop(answer_timeout_s=0)

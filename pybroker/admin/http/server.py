@@ -59,9 +59,9 @@ class HttpServer:
         self._serving = asyncio.create_task(self._server.serve(sockets=sockets), name="http")
         await self._server.ready.wait()
 
-    async def stop(self) -> None:
+    async def stop(self, answer_timeout_s: float = _DRAIN_TIMEOUT_S) -> None:
         """Stops after the running requests, or after a timeout; idempotent."""
-        self._server.end()
+        self._server.end(answer_timeout_s)
         if self._serving is not None:
             await self._serving
 
@@ -100,8 +100,10 @@ class _EmbeddedServer(uvicorn.Server):
         self.endpoint: Endpoint | None = None
         self._tls_acceptor: TlsAcceptor | None = None
         self._tick = _Tick()
+        self._drain_s: float = _DRAIN_TIMEOUT_S
 
-    def end(self) -> None:
+    def end(self, drain_s: float) -> None:
+        self._drain_s = drain_s
         self.should_exit = True
         self._tick.now()
 
@@ -144,13 +146,16 @@ class _EmbeddedServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         try:
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+            async with asyncio.timeout(self._drain_s):
                 await self._drained()
         except TimeoutError:
             tasks = list(self.server_state.tasks)
-            log.warning("%d requests were cancelled: they took too long to end", len(tasks))
+            if self._drain_s:
+                log.warning("%d requests were cancelled: they took too long to end", len(tasks))
             for task in tasks:
                 task.cancel()
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
 
     async def _drained(self) -> None:
         state = self.server_state

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
-from pybroker.client.connection.retry import FIRST_DELAY_S, not_final, passing, retrying
+from pybroker.client.connection.retry import FIRST_DELAY_S, not_final, retrying
 from pybroker.client.errors import AlreadyClosed, ConnectError
 
 BRIEF_S: Final = 1.0
@@ -49,7 +49,7 @@ class Attachment:
         await retrying(
             self._attach,
             self._cluster.rng,
-            passes=passing,
+            passes=self._cluster.passes,
             timeout_s=timeout_s,
             what=f"Opening {self._topic}",
         )

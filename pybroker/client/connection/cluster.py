@@ -115,6 +115,7 @@ class Cluster:
         self.transacts = True  # whether the client may begin transactions
         self.session: ClientSession | None = None  # of the client's transactional id
         self.dial: Dial = _dial
+        self.passes: Callable[[Exception], bool] = passing  # which errors are retried
         self.max_message_bytes = MAX_MESSAGE_BYTES  # uncompressed, all chunks together
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")
@@ -288,7 +289,7 @@ class Cluster:
     async def patiently(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         """Retries `attempt` on transient errors, up to the operation timeout."""
         return await retrying(
-            attempt, self.rng, passes=passing, timeout_s=self.timeout_s, what=what
+            attempt, self.rng, passes=self.passes, timeout_s=self.timeout_s, what=what
         )
 
     # --- connections ------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Channel(asyncio.BufferedProtocol):
         self._parts: list[str] = []
         self._parts_bytes = self._taken_bytes = 0
         self._message: str | None = None  # received, not yet asked for
+        self._in_use = False  # the message that was asked for, until the next one is
         self._receiver: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -178,7 +179,7 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def _may_go_on(self) -> bool:
-        waits = self._message is not None or self._waits_for_budget
+        waits = self._message is not None or self._in_use or self._waits_for_budget
         return not waits and self._writable.is_set() and not self._lost
 
     def _pause_or_resume(self) -> None:
@@ -253,7 +254,9 @@ class Channel(asyncio.BufferedProtocol):
 
     async def receive(self) -> str:
         """The next message. The one before is done, and its memory free. Raises ChannelClosed."""
-        self._forget_message()
+        if self._in_use:
+            self._in_use = False
+            self._forget_message()
         while self._message is None:
             if self._closing:
                 raise ChannelClosed(self._why)
@@ -264,6 +267,7 @@ class Channel(asyncio.BufferedProtocol):
             finally:
                 self._receiver = None
         message, self._message = self._message, None
+        self._in_use = True
         return message
 
     @property
