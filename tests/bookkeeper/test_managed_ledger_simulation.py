@@ -11,7 +11,7 @@ from managed_ledger.errors import LedgerEnded
 from managed_ledger.rollover import Rollover
 
 QUICK_SEEDS = range(12)
-MANY_SEEDS = [range(first, first + 122) for first in range(12, 500, 122)]
+MANY_SEEDS = [range(12, 100), range(100, 188)]
 CAUGHT_WITHIN = 500
 # Seeds that once found a bug; tried first.
 HINTS = {
