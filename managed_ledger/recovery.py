@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 
 from managed_ledger.deletion import delete_managed_ledger
+from managed_ledger.empty_ledgers import noted_empty
 from managed_ledger.errors import LedgerNotFound
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo, ledgers_key
@@ -41,6 +42,8 @@ async def recover_list(
     if not found.ledgers:  # the managed ledger is new
         properties = {**found.properties, CREATED_AT_MS: str(time.now_ms())}
         found = replace(found, properties=properties)
+    elif all(info.closed_at_ms is not None and not info.entries for info in settled):
+        found = replace(found, properties=noted_empty(found, current_id))
     listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
     await record.write(listed, new_ledger_id=current_id)
     await asyncio.gather(*map(backend.delete_ledger, dropped))

@@ -21,6 +21,7 @@ from typing import Final
 
 from managed_ledger.appender import Appender
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.empty_ledgers import noted_empty
 from managed_ledger.errors import (
     LedgerClosed,
     LedgerEnded,
@@ -214,7 +215,9 @@ class Rollover:
         else:  # it has ended empty
             ledgers = (*record.ledgers[:-1], LedgerInfo(ledger_id))
             deleting = (*record.deleting, current.ledger_id)
-            listed = replace(record, ledgers=ledgers, deleting=deleting)
+            is_only = len(ledgers) == 1
+            properties = noted_empty(record, ledger_id) if is_only else record.properties
+            listed = replace(record, ledgers=ledgers, deleting=deleting, properties=properties)
             await self._record.write(self.noted(listed), new_ledger_id=ledger_id)
             self._index.replace_current(ledger_id)
         self._current_since_ms = now_ms

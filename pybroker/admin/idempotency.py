@@ -20,8 +20,8 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 
+from managed_ledger.empty_ledgers import has_all_after
 from managed_ledger.errors import BadVersion
-from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.errors import ServiceNotReady, TooManyRequests
@@ -83,7 +83,7 @@ class Claim:
         ManagedLedgerError.
         """
         record = self.record
-        record.starts = {str(each.name): list(each.ledger.last_confirmed) for each in topics}
+        record.starts = {str(each.name): list(_end_of(each)) for each in topics}
         await self._metadata.put(self._key, record.stored())
 
     async def note(self, ids: list[str | None], schema_version: int) -> None:
@@ -109,7 +109,7 @@ class Claim:
         if start is None:
             return
         position, ledger = Position(*start), topic.ledger
-        if not _has_all_since(ledger.ledgers(), position):
+        if not has_all_after(position, ledger.ledgers(), ledger.properties):
             raise _unknown("look whether it was, then use a new key")
         left = _LOOKED_THROUGH
         while left > 0:
@@ -154,9 +154,10 @@ async def _until_written(topic: Topic) -> None:
         ) from None
 
 
-def _has_all_since(ledgers: Iterable[LedgerInfo], position: Position) -> bool:
-    """Retention deletes the oldest first. So where an older ledger is, a missing one was empty."""
-    return any(info.ledger_id <= position.ledger_id for info in ledgers)
+def _end_of(topic: Topic) -> Position:
+    """The last entry; if that was deleted, what is before the first one to come."""
+    ledger = topic.ledger
+    return max(ledger.last_confirmed, ledger.first_position.before)
 
 
 def _unknown(advice: str) -> HTTPException:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pybroker.base.errors import SubscriptionNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.client.consuming.acks import Place
@@ -21,6 +22,7 @@ from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerType, InitialPosition
+from pybroker.client.topic_questions import TopicQuestion
 from pybroker.gateway.clients import VisitorClient
 from pybroker.gateway.message_ids import message_id_of, text_of_message_id
 from pybroker.gateway.polls import Polls
@@ -89,19 +91,38 @@ class Receiver:
         queue.came = self._came
         return queue
 
-    async def open(self, initial_position: InitialPosition) -> None:
-        """The position is for a subscription that does not exist. Raises PulsarError."""
+    async def open(self, initial_position: InitialPosition | None) -> None:
+        """The position is for a subscription that does not exist; None: it must exist, as must its
+        topic. Raises PulsarError.
+        """
         async with self._opening:
             if self._consumer is None or self._consumer.queue.failure is not None:
                 self._consumer = None  # it has failed: its topic was deleted, for example
+                if initial_position is None and self._source.topic.startswith("persistent://"):
+                    await self._require_subscription()
                 self._consumer = await self._at_broker.client.subscribe(
                     self._source.topic,
                     self._source.subscription,
                     self._source.consumer_type,
-                    initial_position=initial_position,
+                    initial_position=initial_position or InitialPosition.Latest,
                     receiver_queue_size=_AHEAD,
                     negative_ack_redelivery_delay_ms=0,
                 )
+
+    async def _require_subscription(self) -> None:
+        """Raises SubscriptionNotFound, TopicNotFound: to subscribe would create it."""
+        client, source = self._at_broker.client, self._source
+        parts = await client.get_topic_partitions(source.topic, create=False)
+        asked = [TopicQuestion(each) for each in parts]
+        states = await client.ask_topics(asked, source.subscription)
+        if any(each.cursor is not None for each in states):
+            return
+        for error in filter(None, [each.error for each in states]):
+            raise error
+        raise SubscriptionNotFound(
+            f"{source.topic} has no subscription {source.subscription}: check the name. Messages "
+            "are acknowledged and given back on the subscription that they were received from"
+        )
 
     def log_in(self, visitor: Visitor) -> None:
         """The same visitor, perhaps with newer credentials."""
@@ -273,9 +294,9 @@ class Receivers:
         self,
         visitor: Visitor,
         source: Source,
-        begins: str = "Latest",
+        begins: str | None = None,
     ) -> AsyncIterator[Receiver]:
-        """`begins`: where a new subscription does. Raises PulsarError."""
+        """`begins`: where a new subscription does; None: it must exist. Raises PulsarError."""
         key = visitor.key, source
         found = self._open.get(key)
         if found is None:
@@ -284,7 +305,7 @@ class Receivers:
             found.log_in(visitor)
         found.users += 1
         try:
-            await found.open(POSITIONS[begins])
+            await found.open(None if begins is None else POSITIONS[begins])
             yield found
         finally:
             found.users -= 1

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ from permission_world import SETTINGS, World
 from posting import codes, received
 
 import pybroker.testing
+from managed_ledger.empty_ledgers import has_all_after
+from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.admin import idempotency
 from pybroker.base.names import TopicName
@@ -204,17 +207,14 @@ def test_a_crash_on_the_way_publishes_each_message_once(durable: RunningBroker, 
         assert count(admin, topic) == 4
 
 
-def test_a_crash_before_the_first_message_of_a_ledger_leaves_no_doubt(
+def test_a_crash_before_the_first_message_of_a_topic_leaves_no_doubt(
     durable: RunningBroker,
 ) -> None:
-    """The empty ledger is dropped; older messages show that nothing was deleted since."""
+    """The empty ledger is dropped, and the list of ledgers says so."""
     topic = "public/default/t"
     with httpx.Client(base_url=durable.admin_url) as admin:
         admin.put(f"/admin/v2/persistent/{topic}")
         admin.put(f"/admin/v2/persistent/{topic}/subscription/s")
-        ids(post(admin, topic, "before", "x"))
-    durable.kill_and_restart()
-    with httpx.Client(base_url=durable.admin_url) as admin:
         crash = durable.faults.inject("publish.before_append", "crash", topic="t")
         with pytest.raises(httpx.HTTPError):
             post(admin, topic, "k", "a").raise_for_status()
@@ -222,7 +222,23 @@ def test_a_crash_before_the_first_message_of_a_ledger_leaves_no_doubt(
         durable.wait_until(lambda: is_up(durable))
     with httpx.Client(base_url=durable.admin_url, timeout=60) as admin:
         assert ids(post(admin, topic, "k", "a")) == ids(post(admin, topic, "k", "a"))
-        assert count(admin, topic) == 2
+        assert count(admin, topic) == 1
+
+
+def test_a_request_after_all_was_consumed_and_deleted_begins_where_nothing_can_be_missing() -> None:
+    async def look() -> None:
+        backend = MemoryBackend()
+        factory = ManagedLedgerFactory(backend, SystemClock())
+        ledger = await factory.open("log")
+        await ledger.append_one(b"before")
+        await ledger.roll_over()
+        await ledger.trim()
+        start = idempotency._end_of(SimpleNamespace(ledger=ledger))  # type: ignore[arg-type]
+        await factory.close()
+        ledger = await ManagedLedgerFactory(backend, SystemClock()).open("log")
+        assert has_all_after(start, ledger.ledgers(), ledger.properties)
+
+    asyncio.run(look())
 
 
 def test_an_answer_survives_a_crash(durable: RunningBroker) -> None:

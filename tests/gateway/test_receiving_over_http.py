@@ -55,6 +55,11 @@ def path_of(topic: str, subscription: str = "s") -> str:
     return f"/topics/{IN}/{topic}/subscriptions/{subscription}"
 
 
+def subscribed(api: httpx.Client, topic: str) -> None:
+    for path in (topic, f"{topic}/subscription/s"):
+        api.put(f"/admin/v2/{IN}/{path}").raise_for_status()
+
+
 def receive(api: httpx.Client, topic: str, **wanted: Any) -> list[dict[str, Any]]:
     options = {"waitMs": 30_000, "subscriptionInitialPosition": "Earliest", **wanted}
     answer = api.post(f"{path_of(topic)}/receive", json=options)
@@ -160,6 +165,19 @@ def test_an_id_is_acknowledged_after_the_receiver_is_gone(
     acknowledge(api, topic, [x])
     found = receive(api, topic)
     assert [payload_of(each) for each in found] == [b"y"]
+
+
+@pytest.mark.parametrize("route", ["acknowledge", "negativeAcknowledge"])
+def test_a_mistyped_name_creates_nothing(
+    api: httpx.Client, client: Client, topic: str, route: str
+) -> None:
+    send(client, topic, b"x")
+    named = {"messageIds": ids(receive(api, topic))}
+    answer = api.post(f"{path_of(topic, 'typo')}/{route}", json=named)
+    assert (answer.status_code, "has no subscription typo" in answer.text) == (404, True)
+    assert list(api.get(f"/admin/v2/{IN}/{topic}/stats").json()["subscriptions"]) == ["s"]
+    assert api.post(f"{path_of(topic + '-typo')}/{route}", json=named).status_code == 404
+    assert api.get(f"/admin/v2/{IN}/{topic}-typo/stats").status_code == 404
 
 
 def test_an_acknowledgement_takes_part_in_a_transaction(
@@ -307,6 +325,7 @@ def made_up(**fields: int) -> str:
     ],
 )
 def test_what_is_no_id_is_refused(api: httpx.Client, topic: str, message_id: str) -> None:
+    subscribed(api, topic)
     body = {"messageIds": [message_id]}
     assert api.post(f"{path_of(topic)}/acknowledge", json=body).status_code == 400
 
@@ -314,6 +333,7 @@ def test_what_is_no_id_is_refused(api: httpx.Client, topic: str, message_id: str
 def test_ids_of_large_batches_that_somebody_made_up_hold_up_nobody(
     api: httpx.Client, topic: str
 ) -> None:
+    subscribed(api, topic)
     many = [
         made_up(ledgerId=0, entryId=entry, batch_index=0, batch_size=1_000_000)
         for entry in range(1000)

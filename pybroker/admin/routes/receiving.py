@@ -83,7 +83,9 @@ class ReceivingRoutes:
         return Response(await unless_gone(request.receive, poll()), media_type=JSON)
 
     async def acknowledge(self, request: Request) -> None:
-        """Acknowledge messages by their ids; with `txn`, as a part of that transaction."""
+        """Acknowledge messages by their ids; with `txn`, as a part of that transaction. The
+        subscription must exist.
+        """
         body, visitor = await read_object(request), visitor_of(request)
         txn_id = None if body.get("txn") is None else parsed_txn(body["txn"])
         receivers = (await self._services.gateway()).receivers
@@ -92,7 +94,7 @@ class ReceivingRoutes:
                 await receiver.acknowledge(body["messageIds"], txn_id)
 
     async def give_back(self, request: Request) -> None:
-        """Give messages back, by their ids: they come again now."""
+        """Give messages back, by their ids: they come again now. The subscription must exist."""
         body, visitor = await read_object(request), visitor_of(request)
         receivers = (await self._services.gateway()).receivers
         with answered_by_client():
