@@ -3,7 +3,7 @@ it and within it, a connection that moves to another database, rows that nobody 
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,28 @@ def test_a_block_of_a_session_within_is_refused(client: Client, path: Path) -> N
     assert invoices(path) == [1]
 
 
+@pytest.mark.parametrize("kind", [Session, sqlalchemy.Engine.connect])
+def test_a_savepoint_that_comes_first_is_no_transaction(
+    client: Client, path: Path, kind: Callable[[sqlalchemy.Engine], Any]
+) -> None:
+    """SQLite takes the first one for the transaction, whose release commits."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with kind(engine) as connection:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError), transaction(client, connection):
+                with connection.begin_nested():
+                    connection.execute(INSERT)
+                raise ZeroDivisionError
+        with transaction(client, connection):
+            with connection.begin_nested() as undone:
+                connection.execute(INSERT)
+                undone.rollback()
+            with connection.begin_nested():
+                connection.execute(sqlalchemy.text("INSERT INTO invoices VALUES (2)"))
+    engine.dispose()
+    assert invoices(path) == [2]
+
+
 # --- another database --------------------------------------------------------------------------
 
 
@@ -294,6 +316,52 @@ def test_an_interrupted_question_is_asked_by_the_next_transaction(
         producer.send(b"2", txn=txn)
     connection.close()
     assert messages(client, topic, 2) == [b"1", b"2"]
+
+
+def test_a_program_that_is_interrupted_at_the_end_of_a_block_leaves_nothing_open(
+    client: Client, topic: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next block would commit the rows."""
+    end = Commit.end
+
+    def interrupted(commit: Commit, error: BaseException | None) -> Any:
+        if error is None:
+            raise KeyboardInterrupt
+        return end(commit, error)
+
+    producer = client.create_producer(topic)
+    connection = sqlite3.connect(path)
+    recover(client, connection)
+    with monkeypatch.context() as patched:
+        patched.setattr(Commit, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt), transaction(client, connection) as txn:
+            connection.execute("INSERT INTO invoices VALUES (1)")
+            producer.send(b"1", txn=txn)
+    assert (connection.in_transaction, txn.state) == (False, TxnState.ABORTED)
+    connection.close()
+
+
+class RollsBackAtTheSecondTime(sqlite3.Connection):
+    interrupted = False
+
+    def rollback(self) -> None:
+        if self.in_transaction and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        super().rollback()
+
+
+def test_an_interrupted_rollback_leaves_nothing_to_the_next_block(
+    client: Client, path: Path
+) -> None:
+    connection = sqlite3.connect(path, factory=RollsBackAtTheSecondTime)
+    with pytest.raises(KeyboardInterrupt), transaction(client, connection):
+        connection.execute("INSERT INTO invoices VALUES (1)")
+        raise ZeroDivisionError
+    with transaction(client, connection):
+        connection.execute("INSERT INTO invoices VALUES (2)")
+    connection.close()
+    assert invoices(path) == [2]
 
 
 def test_old_rows_that_cannot_be_deleted_now_are_in_nobody_s_way(

@@ -332,6 +332,24 @@ def test_asyncio_with_psycopg(client: Client, service_url: str, topic: str, conn
         assert rows == [(1,), (3,)]
 
 
+def test_a_savepoint_of_asyncio_that_comes_first_is_no_transaction(
+    client: Client, service_url: str, path: Path
+) -> None:
+    async def undone() -> None:
+        async with AioClient(service_url) as aio_client, with_sqlalchemy(path) as (session, add):
+            with pytest.raises(ZeroDivisionError):
+                async with aio.transaction(aio_client, session):
+                    async with session.begin_nested():
+                        await add(1)
+                    raise ZeroDivisionError
+            async with aio.transaction(aio_client, session), session.begin_nested():
+                await add(2)
+
+    asyncio.run(undone())
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT number FROM invoices").fetchall() == [(2,)]
+
+
 def test_a_cancelled_block_undoes_both(
     client: Client, service_url: str, topic: str, path: Path
 ) -> None:

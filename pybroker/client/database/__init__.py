@@ -64,10 +64,10 @@ def transaction(
     try:
         at_once(given.begin())
         yield txn
+        at_once(commit.end(None))
     except BaseException as error:
         at_once(commit.end(error))
         raise
-    at_once(commit.end(None))
 
 
 def recover(client: Client, connection: Any) -> Recovered:

@@ -45,10 +45,10 @@ async def transaction(
     try:
         await given.begin()
         yield txn
+        await commit.end(None)
     except BaseException as error:
         await commit.end(error)
         raise
-    await commit.end(None)
 
 
 async def recover(client: Client, connection: Any) -> Recovered:

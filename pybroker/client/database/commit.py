@@ -13,6 +13,7 @@ Source: the last resource of two-phase commit (JTA's "last resource gambit" with
 decision in that resource).
 """
 
+import contextlib
 import logging
 from typing import Any
 
@@ -45,13 +46,19 @@ class Commit:
         self._database_id = database_id
         self._row_name = row_name or tables.new_row_name(txn.txn_id, keeper.rng)
         self._over = list[str]()  # rows of earlier transactions, which this one deletes
+        self._has_begun = False
 
     async def end(self, error: BaseException | None) -> None:
-        """Raises what `transaction` promises."""
+        """Raises what `transaction` promises. `error`: of the block, or of `end(None)`, which an
+        interruption may have kept from beginning; otherwise it has done already what is left.
+        """
         if error is not None:
-            await self._give_up(error)
-        elif self._txn.state is TxnState.ABORTED:  # by the block itself
-            await self._connection.rollback()
+            if not self._has_begun:
+                await self._give_up(error)
+            return
+        self._has_begun = True
+        if self._txn.state is TxnState.ABORTED:  # by the block itself
+            await self._roll_back()
         else:
             await self._commit()
 
@@ -108,7 +115,7 @@ class Commit:
         once the connection ends, and a prepared transaction is found by `recover`.
         """
         try:
-            await self._connection.rollback()
+            await self._roll_back()
         except Exception as trouble:
             error.add_note(f"The database could not be asked to roll back: {trouble}")
         if self._txn.state in (TxnState.ABORTED, TxnState.COMMITTED):
@@ -120,6 +127,19 @@ class Commit:
             if not isinstance(trouble, PulsarException):
                 raise
             error.add_note(f"Transaction {self._txn.txn_id} could not be aborted: {trouble}")
+
+    async def _roll_back(self) -> None:
+        """If it is interrupted, once more: the connection's next block would commit what is open
+        here.
+        """
+        try:
+            await self._connection.rollback()
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await self._connection.rollback()
+            raise
 
     async def _find_out(self, error: Exception) -> None:
         """COMMIT failed: whether the database has committed all the same is in its table. Returns

@@ -245,6 +245,20 @@ class _SqlAlchemy:
     async def begin(self) -> None:
         if not self._given.in_transaction():
             await settled(self._given.begin())
+        if self._engine().dialect.name == "sqlite":
+            await self._begin_before_savepoints()
+
+    async def _begin_before_savepoints(self) -> None:
+        """SQLite's drivers begin only before a change. If a savepoint comes before that, it would
+        itself be the transaction, and its release the commit.
+        """
+        used = self._given
+        if hasattr(used, "get_bind"):  # of a session
+            used = await settled(used.connection())
+        used = getattr(used, "sync_connection", used)
+        event: Any = sys.modules["sqlalchemy"].event
+        if not event.contains(used, "savepoint", _begin_before_savepoint):
+            event.listen(used, "savepoint", _begin_before_savepoint)
 
     async def change(self, statement: str) -> int | None:
         result = await settled(self._given.execute(self._text(statement)))
@@ -276,3 +290,8 @@ class _SqlAlchemy:
 
     async def rollback(self) -> None:
         await settled(self._given.rollback())
+
+
+def _begin_before_savepoint(connection: Any, _: str) -> None:
+    if not connection.connection.driver_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN")

@@ -157,8 +157,10 @@ async def decide(connection: Connection, database_id: str, row_name: str, now_ms
         if not await insert(connection, database_id, row_name, Verdict.ABORTED, now_ms):
             raise InvalidConfiguration(f"The connection is not at the database {database_id}")
         await connection.commit()
-    except Exception:
+    except BaseException as error:
         await connection.rollback()
+        if not isinstance(error, Exception):
+            raise
         if (found := await _certain_verdict(connection, row_name)) is None:
             raise
         return found
