@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from managed_ledger.appender import Appended, Appender, nobody_minds
@@ -28,6 +29,7 @@ from managed_ledger.rollover import Rollover, as_it_is
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun, KeyAt, Span
+from managed_ledger.storage.operations import settle
 from managed_ledger.trim import Retention, releasable
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,11 @@ class ManagedLedger:
         return self._record.durable.properties
 
     @property
+    def still_owned(self) -> KeyAt:
+        """For `only_while`: no other process has opened it since."""
+        return self._record.as_queued
+
+    @property
     def properties_to_come(self) -> Mapping[str, str]:
         """The properties once all pending changes are durable."""
         return self._record.queued.properties
@@ -183,18 +190,12 @@ class ManagedLedger:
 
     async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
         """Append one entry; durable when it returns. Cancelling it does not stop the append."""
-        position: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-
-        def done(first: Position | None, error: Exception | None) -> None:
-            if position.cancelled():
-                return
-            if first is not None:
-                position.set_result(first)
-            elif error is not None:
-                position.set_exception(error)
-
-        self.append([entry], [message_count], done, tag)
-        return await position
+        done: asyncio.Future[Position | None] = asyncio.get_running_loop().create_future()
+        outcome = partial(settle, done)
+        self.append([entry], [message_count], outcome, tag)
+        position = await done
+        assert position is not None
+        return position
 
     # reading
 

@@ -61,6 +61,12 @@ class ListRecord:
         self._forget_failed()
         return self._queued
 
+    @property
+    def as_queued(self) -> KeyAt:
+        """The condition that no other writer has written the list."""
+        self._forget_failed()
+        return KeyAt(self._key, self._version)
+
     def write(
         self,
         value: LedgerList,

@@ -359,7 +359,7 @@ def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_pub
         deduplication, disk_answers = world.deduplication, asyncio.Event()
 
         class SlowStore:
-            async def put(self, key: str, value: bytes) -> None:
+            async def put(self, key: str, value: bytes, **_: Any) -> None:
                 await disk_answers.wait()
 
         await world.recover()

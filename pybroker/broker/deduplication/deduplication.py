@@ -449,7 +449,8 @@ class Deduplication:
         self._since_snapshot = 0
         try:
             position = self._ledger.last_confirmed.after
-            await self._metadata.put(self._key, await self._encode(position))
+            value = await self._encode(position)
+            await self._metadata.put(self._key, value, only_while=self._ledger.still_owned)
             self._recovered_from = position
             self._ledger.touch()  # more may be trimmed now
         except (ManagedLedgerError, asyncio.CancelledError):

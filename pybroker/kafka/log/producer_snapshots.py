@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.runtime import Pace
@@ -78,14 +79,20 @@ class ProducerSnapshots:
             self._begin(producers)
 
     async def write(self, producers: PartitionProducers) -> None:
-        """Durable when it returns. Raises ManagedLedgerError."""
-        self._writing, self._batches = True, 0
+        """Durable when it returns. Raises ManagedLedgerError; BadVersion if another broker has
+        taken over the topic: its snapshot stays.
+        """
+        batches, self._writing, self._batches = self._batches, True, 0
         try:
             producers.expire(self._topic.clock.now_ms())
             position = self._topic.ledger.last_confirmed.after  # first: see encode_head
             parts = [encode_head(position), *await _encoded(list(producers))]
-            await self._topic.metadata.put(self._key, b"".join(parts))
+            value, ledger = b"".join(parts), self._topic.ledger
+            await self._topic.metadata.put(self._key, value, only_while=ledger.still_owned)
             self._since = position
+        except (ManagedLedgerError, asyncio.CancelledError):
+            self._batches += batches  # to be written later
+            raise
         finally:
             self._writing = False
 

@@ -6,14 +6,14 @@ may cover entries after its position; the scan from there finds these entries ag
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
@@ -121,10 +121,16 @@ class BufferSnapshots:
             found[int(key.rpartition("/")[2])] = stored.value
         return found
 
-    async def write(self, head: bytes, hidden: dict[int, bytes]) -> None:
+    async def write(
+        self,
+        head: bytes,
+        hidden: dict[int, bytes],
+        only_while: Callable[[], KeyAt | None] = lambda: None,
+    ) -> None:
+        """Raises ManagedLedgerError; BadVersion if the condition does not hold at a write."""
         for ledger_id, value in hidden.items():
-            await self._metadata.put(self._hidden_key(ledger_id), value)
-        await self._metadata.put(f"{self._prefix}head", head)
+            await self._metadata.put(self._hidden_key(ledger_id), value, only_while=only_while())
+        await self._metadata.put(f"{self._prefix}head", head, only_while=only_while())
 
     async def drop_ledgers(self, ledger_ids: list[int]) -> None:
         for ledger_id in ledger_ids:

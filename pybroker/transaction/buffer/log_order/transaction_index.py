@@ -219,7 +219,8 @@ class TransactionIndex:
         try:
             if written_first is not None:
                 await written_first()
-            await self.snapshots.write(await encode_buffer_head(position, open_now), hidden)
+            head = await encode_buffer_head(position, open_now)
+            await self.snapshots.write(head, hidden, lambda: self._ledger.still_owned)
             await self.snapshots.drop_ledgers(trimmed)
         except (ManagedLedgerError, asyncio.CancelledError):
             self.hidden.changed_again(hidden)
