@@ -1,6 +1,11 @@
-"""A batch of a few kilobytes may have a million records: whoever reads it lets others work."""
+"""A batch of a few kilobytes may have a million records, or one of 64 MiB: whoever reads it lets
+others work.
+"""
 
 import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kafka_produce import LIST_OFFSETS, create, produce
@@ -11,11 +16,21 @@ from pybroker.kafka.conversion import converted
 from pybroker.kafka.conversion.converted import FOR_KAFKA, FOR_PULSAR, first_for_pulsar
 from pybroker.kafka.conversion.entries import kafka_entry
 from pybroker.kafka.conversion.to_kafka import for_kafka
-from pybroker.kafka.conversion.to_pulsar import for_pulsar
+from pybroker.kafka.conversion.to_pulsar import becoming_pulsars, for_pulsar
+from pybroker.kafka.records import steps
 from pybroker.kafka.records.batch import build_batch, header_of
-from pybroker.kafka.records.compression import GZIP, compressed
+from pybroker.kafka.records.compression import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    compressed,
+    decompressing,
+)
+from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import Record, write_records
-from pybroker.kafka.records.steps import RECORDS_A_STEP, Budget
+from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Budget, apart, in_turns
 from pybroker.testing import broker
 
 MANY = 4 * RECORDS_A_STEP
@@ -92,3 +107,89 @@ def test_a_time_is_found_within_a_large_batch() -> None:
         asked = {"replica_id": -1, "isolation_level": 0, "topics": topics}
         (found,) = raw.ask(LIST_OFFSETS, 6, asked)["topics"][0]["partitions"]
         assert (found["offset"], found["timestamp"]) == (1_700, 2_700)
+
+
+# -- large records
+
+CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
+
+
+def large(codec: int, value: bytes = b"v") -> bytes:
+    """An entry with a large record between two small ones."""
+    sizes = 10, LARGE_BYTES + 10, 20
+    headers = [("place", b"after the value")]
+    records = [Record(at, 0, b"key", value * size, headers) for at, size in enumerate(sizes)]
+    data = compressed(codec, write_records(records))
+    times = {"base_timestamp": 1_000, "max_timestamp": 1_000}
+    built = build_batch(data, len(records), len(records) - 1, attributes=codec, **times)
+    return kafka_entry(built, header_of(built), 0, 0, 1_000)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_record_is_compressed_in_a_thread(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, threads = large(codec), []
+
+    def tried(work: Callable[[], Any]) -> Any:
+        threads.append(threading.current_thread())
+        return _TRIED(work)
+
+    monkeypatch.setattr(steps, "_tried", tried)
+
+    async def there_and_back() -> tuple[bytes, bytes]:
+        ours = await FOR_PULSAR.of(theirs)
+        return ours, await FOR_KAFKA.of(ours, 0, 3)
+
+    ours, back = asyncio.run(there_and_back())
+    assert threads
+    assert threading.main_thread() not in threads
+    assert ours == for_pulsar(theirs)
+    assert back == for_kafka(ours, 0, 3)
+    assert for_pulsar(kafka_entry(back, header_of(back), 0, 0, 1_000)) == ours
+
+
+_TRIED = steps._tried
+
+
+def test_a_large_record_is_left_for_later() -> None:
+    few, one = entry(2, "small"), large(LZ4, b"w")
+    assert FOR_PULSAR.within(Budget(1_000), one) is None
+    assert first_for_pulsar([few, one, few]) == [for_pulsar(few)]
+
+
+def test_what_a_thread_finds_wrong_is_an_error_like_others() -> None:
+    size = b"\xff\xff\xff\x07"  # 16 MiB, as snappy writes it
+    with pytest.raises(BadRecords, match="do not decompress"):
+        asyncio.run(in_turns(decompressing(SNAPPY, size + b"no block")))
+
+
+def test_small_work_is_done_at_once() -> None:
+    assert next(_ended(apart(LARGE_BYTES, lambda: 7))) == 7
+
+
+def _ended(some: Any) -> Any:
+    yield (yield from some)
+
+
+def test_few_long_conversions_take_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, most = 0, 0
+
+    async def one_more(some: Any) -> bytes:
+        nonlocal now, most
+        some.close()
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return b"converted"
+
+    monkeypatch.setattr(converted, "in_turns", one_more)
+    entries = [entry(MANY, f"{number} ") for number in range(10)]
+
+    async def all_at_once() -> list[bytes]:
+        kept = converted.Converted(becoming_pulsars, 1)
+        return await asyncio.gather(*map(kept.of, entries))
+
+    assert asyncio.run(all_at_once()) == [b"converted"] * 10
+    assert most == 2

@@ -1,11 +1,14 @@
 """Converted entries, kept for the next reader: the last ones in each direction.
 
-What takes longer than a few milliseconds is converted in steps, between which other work runs.
+What takes longer than a few milliseconds is converted in steps, between which other work runs; a
+thread takes what cannot be divided.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pybroker.kafka.conversion.entries import batch_start
 from pybroker.kafka.conversion.to_kafka import becoming_kafkas
@@ -14,7 +17,9 @@ from pybroker.kafka.records.steps import Budget, Steps, in_turns, within
 
 MOST_BYTES: Final = 16 * 1024 * 1024  # of the entries before and after
 _OVERHEAD_BYTES: Final = 300  # of an entry of the table
-_STEPS_AT_ONCE: Final = 40  # 20,000 records, or 40 MiB that are decompressed
+_STEPS_AT_ONCE: Final = 40  # 20,000 records
+_LONG_ONES_AT_ONCE: Final = 2
+_ROOM: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
 Key = tuple[Any, ...]  # an entry, and what else its conversion depends on
 
@@ -34,10 +39,12 @@ class Converted:
         return found
 
     async def of(self, *key: Any) -> bytes:
-        found = self._known(key)
-        if found is None:
-            found = await in_turns(self._convert(*key))
-            self._keep(key, found)
+        if (at_once := self.within(Budget(1), *key)) is not None:
+            return at_once
+        async with _room_for_long_ones():
+            if (found := self._known(key)) is None:
+                found = await in_turns(self._convert(*key))
+        self._keep(key, found)
         return found
 
     def _known(self, key: Key) -> bytes | None:
@@ -53,6 +60,11 @@ class Converted:
         self.size_bytes += _size(key, found)
         while self.size_bytes > self._most_bytes:
             self.size_bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _room_for_long_ones() -> asyncio.Semaphore:
+    """Each of them may take some 64 MiB several times."""
+    return _ROOM.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_LONG_ONES_AT_ONCE))
 
 
 def _size(key: Key, found: bytes) -> int:

@@ -2,10 +2,11 @@
 
 import importlib
 import zlib
+from functools import partial
 from typing import Any, Final
 
 from pybroker.kafka.records import compression as kafka
-from pybroker.kafka.records.steps import Steps
+from pybroker.kafka.records.steps import Steps, apart
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PULSAR_CODECS: Final[dict[int, int]] = {
@@ -17,33 +18,21 @@ PULSAR_CODECS: Final[dict[int, int]] = {
 }
 KAFKA_CODECS: Final = {theirs: ours for ours, theirs in PULSAR_CODECS.items()}
 _FAST: Final = 1  # zlib's level
-_PART_BYTES: Final = 1024 * 1024
 
 
 def packed(codec: int, plain: bytes) -> Steps[tuple[bytes, int]]:
     """The payload and its CompressionType: NONE if compressing would make it longer. The codec's
     library is there, because what is compressed here has just been decompressed by it.
     """
-    if codec == pb.ZLIB:
-        data = yield from _zlib(plain)
-    else:
-        data = _compressed(codec, plain)
+    data = yield from apart(len(plain), partial(_compressed, codec, plain))
     return (data, codec) if len(data) < len(plain) else (plain, pb.NONE)
-
-
-def _zlib(plain: bytes) -> Steps[bytes]:
-    packer, parts = zlib.compressobj(_FAST), []
-    for at in range(0, len(plain), _PART_BYTES):
-        parts.append(packer.compress(plain[at : at + _PART_BYTES]))
-        if at:
-            yield
-    parts.append(packer.flush())
-    return b"".join(parts)
 
 
 def _compressed(codec: int, plain: bytes) -> bytes:
     if codec == pb.NONE:
         return plain
+    if codec == pb.ZLIB:
+        return zlib.compress(plain, _FAST)
     library: Any
     if codec == pb.LZ4:
         library = importlib.import_module("lz4.block")

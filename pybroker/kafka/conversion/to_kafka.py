@@ -14,6 +14,7 @@ What only its consumer can read is one record with the payload as it is and a he
 import base64
 import binascii
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from pybroker.kafka.conversion.headers import as_headers
@@ -22,7 +23,7 @@ from pybroker.kafka.records import compression
 from pybroker.kafka.records.batch import build_batch
 from pybroker.kafka.records.errors import UnsupportedCompression
 from pybroker.kafka.records.record import Record, writing_records
-from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, at_once
+from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, apart, at_once
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import split_batch
@@ -61,11 +62,12 @@ def _batch(
 ) -> Steps[bytes]:
     plain = yield from writing_records(records)
     try:
-        data = compression.compressed(codec, plain)
+        data = yield from compression.compressing(codec, plain)
     except UnsupportedCompression:
         data, codec = plain, compression.NONE
     last = max((record.timestamp_delta for record in records), default=0)
-    return build_batch(
+    built = partial(
+        build_batch,
         data,
         len(records),
         messages - 1,
@@ -75,6 +77,7 @@ def _batch(
         base_timestamp=base_timestamp,
         max_timestamp=base_timestamp + last,
     )
+    return (yield from apart(len(data), built))
 
 
 def _records(metadata: Any, payload: bytes, messages: int) -> Steps[tuple[list[Record], int, int]]:
@@ -84,7 +87,8 @@ def _records(metadata: Any, payload: bytes, messages: int) -> Steps[tuple[list[R
         algorithm = metadata.encryption_algo or "unnamed"
         return [_whole(metadata, payload, (ENCRYPTED, algorithm.encode()))], base, compression.NONE
     try:
-        plain = decompressed(metadata.compression, payload, metadata.uncompressed_size)
+        work = partial(decompressed, metadata.compression, payload, metadata.uncompressed_size)
+        plain = yield from apart(metadata.uncompressed_size, work)
         if not metadata.HasField("num_messages_in_batch"):
             records = [_whole(metadata, plain)]
         else:
@@ -107,7 +111,7 @@ def _of_batch(metadata: Any, plain: bytes, messages: int, base: int) -> Steps[li
             time = (single.event_time or metadata.publish_time) - base
             found.append(_record(single, value, at, time))
         if not (at + 1) % RECORDS_A_STEP:
-            yield
+            yield None
     return found
 
 

@@ -10,6 +10,7 @@ If all records have one key, the batch has it too, for Key_Shared.
 """
 
 import base64
+from functools import partial
 from typing import Any, Final
 
 from pybroker.kafka.conversion.entries import batch_start
@@ -25,7 +26,7 @@ from pybroker.kafka.records.batch import (
 from pybroker.kafka.records.compression import decompressed, decompressing
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import Record, read_records
-from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, at_once
+from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart, at_once
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import BadEntry, build_entry, split_entry
 
@@ -44,15 +45,21 @@ def becoming_pulsars(entry: bytes) -> Steps[bytes]:
     start = batch_start(entry)
     if not start:
         return entry
+    metadata: Any
     try:
         metadata, _ = split_entry(entry)
-        header = header_of(entry[start:])
+        header = header_of(entry[start : start + HEADER_BYTES])
         data = entry[start + HEADER_BYTES :]
         plain = yield from decompressing(header.attributes & CODEC, data)
-        converted = yield from _converted(metadata, header, plain)
+        payload, key = yield from _payload(header, plain)
+        _describe(metadata, key)
+        codec = PULSAR_CODECS[header.attributes & CODEC]
+        data, metadata.compression = yield from packed(codec, payload)
+        metadata.uncompressed_size = len(payload)
+        stamp = _stamp_of(entry)
+        return (yield from apart(len(data), lambda: stamp + build_entry(metadata, data)))
     except (BadRecords, BadEntry):
         return entry
-    return _stamp_of(entry) + converted
 
 
 def batch_records(batch: bytes) -> tuple[BatchHeader, list[Record]]:
@@ -69,28 +76,39 @@ def _stamp_of(entry: bytes) -> bytes:
     return entry[: 6 + int.from_bytes(entry[2:6], "big")]
 
 
-def _converted(metadata: Any, header: BatchHeader, plain: bytes) -> Steps[bytes]:
+def _payload(header: BatchHeader, plain: bytes) -> Steps[tuple[bytes, bytes | None]]:
+    """The messages, not compressed, and the key that all of them have, if they do."""
     timed = not header.attributes & LOG_APPEND_TIME and header.base_timestamp >= 0
     base = header.base_timestamp if timed else None
-    payload, key, is_first = bytearray(), None, True
+    parts, payload = list[bytes | bytearray](), bytearray()
+    key, is_first = None, True
     for at, record in enumerate(read_records(plain, header.record_count), 1):
-        payload += _message(record, base)
+        payload += _head(record, base)
+        value = record.value or b""
+        if len(value) > LARGE_BYTES:  # to be copied only once
+            parts += (payload, value)
+            payload = bytearray()
+        else:
+            payload += value
         key = record.key if is_first or record.key == key else None
         is_first = False
         if not at % RECORDS_A_STEP:
-            yield
+            yield None
+    parts.append(payload)
+    whole = yield from apart(sum(map(len, parts)), partial(b"".join, parts))
+    return whole, key
+
+
+def _describe(metadata: Any, key: bytes | None) -> None:
     kept = [pair for pair in metadata.properties if pair.key != _FORMAT]
     del metadata.properties[:]
     metadata.properties.extend(kept)
     if key is not None:
         _set_key(metadata, key)
-    codec = PULSAR_CODECS[header.attributes & CODEC]
-    data, metadata.compression = yield from packed(codec, bytes(payload))
-    metadata.uncompressed_size = len(payload)
-    return build_entry(metadata, data)
 
 
-def _message(record: Record, base_timestamp: int | None) -> bytes:
+def _head(record: Record, base_timestamp: int | None) -> bytes:
+    """What precedes the value of a message in a batch."""
     value = record.value
     single = pb.SingleMessageMetadata(payload_size=0 if value is None else len(value))
     if record.headers:
@@ -104,7 +122,7 @@ def _message(record: Record, base_timestamp: int | None) -> bytes:
     if base_timestamp is not None and (time := base_timestamp + record.timestamp_delta) >= 0:
         single.event_time = time
     encoded = single.SerializeToString()
-    return len(encoded).to_bytes(4, "big") + encoded + (value or b"")
+    return len(encoded).to_bytes(4, "big") + encoded
 
 
 def _set_key(message: Any, key: bytes) -> None:

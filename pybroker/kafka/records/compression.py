@@ -7,10 +7,11 @@ say how much it decompresses to.
 import importlib
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from pybroker.kafka.records.errors import BadRecords, TooManyBytes, UnsupportedCompression
-from pybroker.kafka.records.steps import Steps, at_once
+from pybroker.kafka.records.steps import Steps, apart, at_once
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)  # in a batch's attributes
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -41,6 +42,11 @@ def decompressing(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps
         raise BadRecords(f"Records do not decompress: {error}") from error
 
 
+def compressing(codec: int, data: bytes) -> Steps[bytes]:
+    """`compressed` in steps."""
+    return (yield from apart(len(data), partial(compressed, codec, data)))
+
+
 def compressed(codec: int, data: bytes) -> bytes:
     """Takes milliseconds for each MiB. Raises UnsupportedCompression."""
     try:
@@ -49,25 +55,36 @@ def compressed(codec: int, data: bytes) -> bytes:
         raise _missing(codec) from None
 
 
-def _within(parts: Iterator[bytes], most_bytes: int) -> Steps[bytes]:
+class _Block(NamedTuple):
+    """A part that its library decompresses at once, however large it is."""
+
+    size_bytes: int
+    work: Callable[[], bytes]
+
+
+_Parts = Iterator[bytes | _Block]
+
+
+def _within(parts: _Parts, most_bytes: int) -> Steps[bytes]:
     found, size = [], 0
     for part in parts:
-        size += len(part)
+        plain = part if isinstance(part, bytes) else (yield from apart(*part))
+        size += len(plain)
         if size > most_bytes:
             raise TooManyBytes(f"Records decompress to more than {most_bytes} bytes")
-        found.append(part)
-        yield
-    return b"".join(found)
+        found.append(plain)
+        yield None
+    return (yield from apart(size, partial(b"".join, found)))
 
 
-def _parts_of(codec: int) -> Callable[[bytes, int], Iterator[bytes]]:
+def _parts_of(codec: int) -> Callable[[bytes, int], _Parts]:
     parts = {GZIP: _of_gzip, SNAPPY: _of_snappy, LZ4: _of_lz4, ZSTD: _of_zstd}.get(codec)
     if parts is None:
         raise UnsupportedCompression(f"Compression {codec} is not known")
     return parts
 
 
-def _of_gzip(data: bytes, most_bytes: int) -> Iterator[bytes]:
+def _of_gzip(data: bytes, most_bytes: int) -> _Parts:
     while data:
         member = zlib.decompressobj(_GZIP_WINDOW)
         while part := member.decompress(data, _PART_BYTES):
@@ -78,7 +95,7 @@ def _of_gzip(data: bytes, most_bytes: int) -> Iterator[bytes]:
         data = member.unused_data
 
 
-def _of_lz4(data: bytes, most_bytes: int) -> Iterator[bytes]:
+def _of_lz4(data: bytes, most_bytes: int) -> _Parts:
     library: Any = importlib.import_module("lz4.frame")
     frame = library.LZ4FrameDecompressor()
     part = frame.decompress(data, max_length=_PART_BYTES)
@@ -89,20 +106,24 @@ def _of_lz4(data: bytes, most_bytes: int) -> Iterator[bytes]:
         raise BadRecords("Records compressed by lz4 are cut off")
 
 
-def _of_zstd(data: bytes, most_bytes: int) -> Iterator[bytes]:
+def _of_zstd(data: bytes, most_bytes: int) -> _Parts:
     library: Any = importlib.import_module("zstandard")
     with library.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while part := reader.read(_PART_BYTES):
             yield part
 
 
-def _of_snappy(data: bytes, most_bytes: int) -> Iterator[bytes]:
+def _of_snappy(data: bytes, most_bytes: int) -> _Parts:
     """Java's clients write blocks behind a header, librdkafka one block alone."""
     library: Any = importlib.import_module("snappy")
     for block in _xerial_blocks(data) if data.startswith(_XERIAL) else (data,):
-        if _size_of_snappy(block) > most_bytes:
+        if (size := _size_of_snappy(block)) > most_bytes:
             raise TooManyBytes(f"Records decompress to more than {most_bytes} bytes")
-        yield bytes(library.decompress(block))
+        yield _Block(size, partial(_of_block, library.decompress, block))
+
+
+def _of_block(decompress: Callable[[bytes], Any], block: bytes) -> bytes:
+    return bytes(decompress(block))
 
 
 def _xerial_blocks(data: bytes) -> Iterator[bytes]:

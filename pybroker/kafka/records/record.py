@@ -7,11 +7,12 @@ All numbers but the attributes are zigzag varints; a size of -1 means null. Sour
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pybroker.kafka.records.batch import LEAST_RECORD_BYTES
 from pybroker.kafka.records.errors import BadRecords
-from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, at_once
+from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart, at_once
 from pybroker.kafka.records.varints import read_varint, write_varint
 
 Header = tuple[str, bytes | None]
@@ -90,27 +91,36 @@ def write_records(records: Iterable[Record]) -> bytes:
 
 def writing_records(records: Iterable[Record]) -> Steps[bytes]:
     """`write_records` in steps."""
-    out = bytearray()
+    parts, out = list[bytes | bytearray](), bytearray()
     for at, record in enumerate(records, 1):
-        body = _record_body(record)
-        write_varint(out, len(body))
-        out += body
+        head, tail = _around_value(record)
+        value = record.value or b""
+        write_varint(out, len(head) + len(value) + len(tail))
+        out += head
+        if len(value) > LARGE_BYTES:  # to be copied only once
+            parts += (out, value)
+            out = tail
+        else:
+            out += value
+            out += tail
         if not at % RECORDS_A_STEP:
-            yield
-    return bytes(out)
+            yield None
+    parts.append(out)
+    return (yield from apart(sum(map(len, parts)), partial(b"".join, parts)))
 
 
-def _record_body(record: Record) -> bytearray:
-    body = bytearray(1)  # the attributes, which are not in use
-    write_varint(body, record.timestamp_delta)
-    write_varint(body, record.offset_delta)
-    _write_bytes(body, record.key)
-    _write_bytes(body, record.value)
-    write_varint(body, len(record.headers))
+def _around_value(record: Record) -> tuple[bytearray, bytearray]:
+    """What is before and after the bytes of the value."""
+    head, tail = bytearray(1), bytearray()  # the attributes are not in use
+    write_varint(head, record.timestamp_delta)
+    write_varint(head, record.offset_delta)
+    _write_bytes(head, record.key)
+    write_varint(head, -1 if record.value is None else len(record.value))
+    write_varint(tail, len(record.headers))
     for key, value in record.headers:
-        _write_bytes(body, key.encode())
-        _write_bytes(body, value)
-    return body
+        _write_bytes(tail, key.encode())
+        _write_bytes(tail, value)
+    return head, tail
 
 
 def _write_bytes(out: bytearray, data: bytes | None) -> None:
