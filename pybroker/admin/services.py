@@ -41,6 +41,11 @@ async def _at_once() -> None:
     """The default of `permissions_applied`: nothing needs to be notified."""
 
 
+async def _none_forgotten(topic: str, partition: int | None) -> list[int]:
+    """The default of `forget_kafka_offsets`: there are no groups."""
+    return []
+
+
 class KafkaGroups(Protocol):
     """The groups of Kafka's clients; all methods raise PulsarError."""
 
@@ -102,6 +107,8 @@ class AdminServices:
     # Stops the broker's process gracefully; None if the broker runs within another program.
     shut_down: Callable[[], None] | None = None
     kafka: Callable[[], KafkaGroups | None] = lambda: None  # None: Kafka's clients are not served
+    # Forgets what groups have committed of a topic, or of a partition; see LazyOffsets.forget_here.
+    forget_kafka_offsets: Callable[[str, int | None], Awaitable[list[int]]] = _none_forgotten
     faults: "Faults | None" = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the program that embeds the broker controls logging
 

@@ -354,6 +354,7 @@ class Broker:
             publish=inside.publish,
             gateway=inside.gateway,
             kafka=lambda: None if self._kafka is None else self._kafka.for_admin,
+            forget_kafka_offsets=self.kafka_offsets.forget_here,
             members=None if member is None else member.brokers,
             bundles=None if member is None else member.bundles,
             bookies=tuple if member is None else member.bookies,

@@ -50,6 +50,7 @@ from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.logs.control import LogControl
 from pybroker.process.app import Broker, standalone
+from pybroker.process.kafka_forgetting import Forgetting
 from pybroker.process.membership import Membership, Parts
 from pybroker.process.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -146,6 +147,7 @@ class ClusterMembership:
             broker.kafka_offsets.begun,
         )
         broker.participants = self.transactions.participants
+        broker.kafka_offsets.forget_elsewhere = Forgetting(self, broker.kafka_offsets)
         count_again = self.transactions.count_again
         self._metadata.watch(partitions_key(COORDINATOR_ASSIGN), lambda _: count_again())
         foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)

@@ -2,7 +2,7 @@
 transaction may end in a group. Loaded by the first need.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -14,6 +14,10 @@ from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 if TYPE_CHECKING:
     from pybroker.kafka.offsets.logs import OffsetsLogs
+
+
+# Receives the name that Kafka's clients use, and a partition or None: the whole topic.
+ForgetElsewhere = Callable[[str, int | None], Awaitable[None]]
 
 
 class LazyOffsets:
@@ -28,7 +32,10 @@ class LazyOffsets:
         self._namespace = f"{config.kafka_tenant}/{config.kafka_namespace}"
         self._outcomes = outcomes
         self._ownership = topics.ownership
+        self._tenants = topics.tenants
         self._logs: OffsetsLogs | None = None
+        # In a cluster: forgets what groups of other brokers have committed; see forget_topic.
+        self.forget_elsewhere: ForgetElsewhere | None = None
         topics.deletions.also_forget(self.forget_topic)
 
     def logs(self) -> "OffsetsLogs":
@@ -45,10 +52,24 @@ class LazyOffsets:
         return self.logs().end_on_subscription(txn_id, log, group, action, not_later)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Called when a topic or partition is deleted. Raises StorageFull."""
+        """Called when a topic or partition is deleted. Raises StorageFull; in a cluster
+        ServiceNotReady, too.
+        """
         if topic.persistent and topic.namespace_name == self._namespace and self.begun():
+            name = topic.partitioned_name.local
             partition = topic.partition if topic.partition >= 0 else None
-            await self.logs().forget_topic(topic.partitioned_name.local, partition)
+            await self.forget_here(name, partition)
+            part_of_larger = topic.partition >= 0 and self._tenants.is_doomed(topic)
+            if self.forget_elsewhere is not None and not part_of_larger:
+                await self.forget_elsewhere(name, partition)
+
+    async def forget_here(self, topic: str, partition: int | None) -> list[int]:
+        """Only in the logs that this broker serves, whose numbers it returns. `topic` is the name
+        that Kafka's clients use. Raises StorageFull.
+        """
+        if not self.begun():
+            return []
+        return sorted(await self.logs().forget_topic(topic, partition))
 
     def begun(self) -> list[TopicName]:
         """The logs that exist, on any broker, by their names as topics."""

@@ -48,6 +48,7 @@ class EverybodyRoutes:
             ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): self._lists,
             ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): self._lists,
             ("GET", "/admin/v3/kafka/groups"): self._groups,
+            ("DELETE", "/admin/v3/kafka/offsets/{name}"): self._lists,
             ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
             ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,
             ("GET", f"{_TRANSACTIONS}/slowTransactions/{{timeout_ms}}"): self._of_coordinators,

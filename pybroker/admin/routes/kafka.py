@@ -9,11 +9,13 @@ from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.http.permitted import identity_of
 from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routes.transacting import id_of
-from pybroker.admin.routing import read_object, route
+from pybroker.admin.routing import number, read_object, route
 from pybroker.admin.services import AdminServices, KafkaGroups
 from pybroker.admin.shapes import kafka as shapes
 
+_WHOLE_TOPIC: Final = -1
 _GROUPS: Final = "/admin/v3/kafka/groups"
+_FORGET: Final = "/admin/v3/kafka/offsets/{name:segment}"
 _OFFSETS: Final = "/admin/v3/transactions/{most:int}/{least:int}/kafkaOffsets"
 
 
@@ -26,6 +28,7 @@ class KafkaRoutes:
         return [
             route("GET", _GROUPS, self.groups, shapes.GROUPS, refuses=(409,)),
             route("GET", _GROUPS + "/{group:path}", self.group, shapes.GROUP, refuses=(404, 409)),
+            route("DELETE", _FORGET, self.forget, shapes.LOGS, query=shapes.OF_PARTITION),
             route("POST", _OFFSETS, self.commit, body=body, refuses=(404, 405, 409), changes=False),
         ]
 
@@ -44,6 +47,15 @@ class KafkaRoutes:
     async def group(self, request: Request) -> dict[str, Any]:
         """A group, with the committed offset and the lag of each partition."""
         return await self._kafka.group(request.path_params["group"])
+
+    async def forget(self, request: Request) -> list[int]:
+        """Forget what groups that this broker coordinates have committed of a topic, or of one of
+        its partitions. Returns the numbers of the logs where that is done.
+        """
+        partition = number(request, "partition", _WHOLE_TOPIC)
+        return await self._services.forget_kafka_offsets(
+            request.path_params["name"], None if partition == _WHOLE_TOPIC else partition
+        )
 
     async def commit(self, request: Request) -> None:
         """Commit offsets of a group in a transaction, whichever client began it: they count when it

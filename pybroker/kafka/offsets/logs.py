@@ -118,14 +118,17 @@ class OffsetsLogs:
 
     # -- deletion of topics
 
-    async def forget_topic(self, topic: str, partition: int | None) -> None:
+    async def forget_topic(self, topic: str, partition: int | None) -> set[int]:
         """Forget what groups have committed of a deleted topic, or of one partition: one of the
-        same name begins anew. Durable when this returns; logs of other brokers are left out. Raises
-        StorageFull.
+        same name begins anew. Durable when this returns the numbers of this broker's logs; those of
+        other brokers are left out. Raises StorageFull.
         """
+        served = set()
         for number in self.begun():
             with suppress(NotServedHere):
                 await self._forget_if_readable(number, topic, partition)
+                served.add(number)
+        return served
 
     async def _forget_if_readable(self, number: int, topic: str, partition: int | None) -> None:
         try:
