@@ -33,6 +33,11 @@ class Session:
         default_factory=list
     )  # called when the connection ends
 
+    @property
+    def user(self) -> str:
+        """Whose memory it takes: its role, or its address."""
+        return self.address if self.identity is None else self.identity.acting
+
     def __str__(self) -> str:
         return f"{self.peer} ({self.client_id})" if self.client_id else self.peer
 

@@ -6,9 +6,11 @@ and no epoch is used twice.
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 from pybroker.base.runtime import Clock
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
+from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.groups.consumer_group import (
     JOINS,
@@ -23,8 +25,11 @@ from pybroker.kafka.offsets.records import GroupRecord
 
 
 class ConsumerGroups:
-    def __init__(self, log: OffsetsLog, limits: CoordinatorLimits, clock: Clock) -> None:
+    def __init__(
+        self, log: OffsetsLog, limits: CoordinatorLimits, clock: Clock, memory: MemberMemory
+    ) -> None:
         self._log = log
+        self._memory = memory
         self._limits = limits
         self._clock = clock
         self.groups: dict[str, ConsumerGroup] = {}
@@ -44,13 +49,17 @@ class ConsumerGroups:
         epoch = 0 if stored is None else max(0, stored.generation)
         return ConsumerGroup(group_id, self._limits.consumers, epoch)
 
-    def beat(self, group: ConsumerGroup, beat: Beat, partitions: dict[str, int]) -> BeatAnswer:
-        """Raises KafkaError."""
+    def beat(
+        self, group: ConsumerGroup, beat: Beat, partitions: Mapping[str, int] | None
+    ) -> BeatAnswer:
+        """`partitions` are None if they need not be looked at again. Raises KafkaError."""
         epoch = group.epoch
         try:
             if beat.epoch >= JOINS:
                 group.check(beat)
-                group.has_partitions(partitions)
+                self._memory.check(group.group_id, beat.user, group.growth_bytes(beat))
+                if partitions is not None:
+                    group.has_partitions(partitions)
             return group.beat(beat, self._now_ms())
         finally:
             self._changed(group, epoch)
@@ -73,8 +82,11 @@ class ConsumerGroups:
             timer.cancel()
         if not group.members:
             self.groups.pop(group.group_id, None)
+            self._memory.drop(group.group_id)
             return
         self.groups[group.group_id] = group
+        if (sizes := group.changed_sizes()) is not None:
+            self._memory.put(group.group_id, sizes)
         if group.wake_ms < math.inf:
             delay_s = max(0.0, group.wake_ms - self._now_ms()) / 1000
             loop = asyncio.get_running_loop()
@@ -89,4 +101,6 @@ class ConsumerGroups:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for group_id in self.groups:
+            self._memory.drop(group_id)
         self.groups.clear()

@@ -13,10 +13,12 @@ from pybroker.base.errors import ServiceNotReady
 from pybroker.base.runtime import Clock, Tasks, do_nothing
 from pybroker.broker.brokers.ownership import NotServedHere, take
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
+from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.coordinator.shard import Shard, not_available
 from pybroker.kafka.coordinator.topic_regexes import TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.joining import join
+from pybroker.kafka.groups.members import size_of_request
 from pybroker.kafka.groups.values import (
     JoinAnswer,
     JoinRequest,
@@ -41,6 +43,7 @@ class GroupCoordinator:
         self.logs = logs
         self.clock = clock
         self.limits = limits
+        self.memory = MemberMemory(limits)
         self.regexes = TopicRegexes()
         self._is_certain = is_certain
         self._shards: dict[int, Shard] = {}
@@ -75,7 +78,7 @@ class GroupCoordinator:
         if self.logs.opened(number) is not log:  # it has failed or gone since
             raise _elsewhere()
         if number not in self._shards:  # otherwise another request was faster
-            self._shards[number] = Shard(log, self.limits, self.clock, self._expiring)
+            self._shards[number] = Shard(log, self.limits, self.clock, self._expiring, self.memory)
         return self._shards[number]
 
     def _expiring(self, shard: Shard) -> None:
@@ -112,8 +115,12 @@ class GroupCoordinator:
         """Answers when the group's next generation begins, or at once if it refuses."""
         _require_id(group_id)
         shard = await self.shard_of(group_id)
-        if request.member_id and shard.group(group_id) is None:
+        known = shard.group(group_id)
+        if request.member_id and known is None:
             return JoinAnswer(_UNKNOWN, request.member_id)
+        member = None if known is None else known.members.get(request.member_id)
+        growth = size_of_request(request) - (0 if member is None else member.size_bytes)
+        self.memory.check(group_id, request.user, growth)
         group = shard.joinable(group_id)
         waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         shard.carry_out(group, join(group, request, waiter, shard.now_ms()))
@@ -127,6 +134,10 @@ class GroupCoordinator:
         shard = await self.shard_of(group_id)
         if (group := shard.groups.get(group_id)) is None:
             return SyncAnswer(_UNKNOWN)
+        if (member := group.members.get(request.member_id)) is not None and request.assignments:
+            before = sum(len(each.assignment) for each in group.members.values())
+            growth = sum(len(assigned) for _, assigned in request.assignments) - before
+            self.memory.check(group_id, member.user, growth)
         waiter: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         shard.carry_out(group, group.sync(request, waiter, shard.now_ms()))
         answer = await waiter

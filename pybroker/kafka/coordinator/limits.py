@@ -17,6 +17,10 @@ class CoordinatorLimits:
     max_group_id_chars: int = 1024
     # Of the groups and offsets in one of the 16 logs: some 100,000 offsets.
     max_log_bytes: int = 32 * 1024 * 1024
+    # What members say and are assigned: of a group, of a user, of all that the broker coordinates.
+    group_memory_bytes: int = 16 * 1024 * 1024
+    user_memory_bytes: int = 32 * 1024 * 1024
+    members_memory_bytes: int = 64 * 1024 * 1024
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "CoordinatorLimits":

@@ -15,6 +15,7 @@ from pybroker.base.runtime import Clock, Tasks
 from pybroker.kafka.coordinator.consumer_groups import ConsumerGroups
 from pybroker.kafka.coordinator.expiry import expired
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
+from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.classic_group import NEVER, ClassicGroup
 from pybroker.kafka.groups.states import GroupState
@@ -32,13 +33,15 @@ class Shard:
         limits: CoordinatorLimits,
         clock: Clock,
         when_expiring: Callable[["Shard"], object],
+        memory: MemberMemory,
     ) -> None:
         self.log = log
+        self.memory = memory
         self._when_expiring = when_expiring
         self._limits = limits
         self._clock = clock
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(log, limits, clock)
+        self.consumers = ConsumerGroups(log, limits, clock, memory)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks = Tasks(f"groups of {log.name}")
@@ -137,7 +140,10 @@ class Shard:
             timer.cancel()
         if self._closed or self._is_idle(group):
             self.groups.pop(group_id, None)
-        elif group.wake_ms != NEVER:
+            self.memory.drop(group_id)
+            return
+        self.memory.put(group_id, group.sizes.of_user)
+        if group.wake_ms != NEVER:
             delay_ms = min(max(0, group.wake_ms - self.now_ms()), _LATEST_MS)
             loop = asyncio.get_running_loop()
             self._timers[group_id] = loop.call_later(delay_ms / 1000, self._wake, group)

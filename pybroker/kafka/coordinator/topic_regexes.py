@@ -9,11 +9,13 @@ from pybroker.kafka.errors import ErrorCode, KafkaError
 
 FRESH_S: Final = 10.0
 _MOST: Final = 1000
+_MOST_TOPICS: Final = 100_000
 
 
 class TopicRegexes:
     def __init__(self) -> None:
         self._found: dict[str, tuple[float, frozenset[str]]] = {}
+        self._topics = 0  # at least as many as are kept
 
     async def matching(
         self, regex: str, topics: Callable[[], AsyncIterator[tuple[str, int]]]
@@ -33,7 +35,9 @@ class TopicRegexes:
         async for name, _ in topics():
             if pattern.matches(name):
                 found.add(name)
-        if len(self._found) >= _MOST:
+        if len(self._found) >= _MOST or self._topics + len(found) > _MOST_TOPICS:
             self._found.clear()
+            self._topics = 0
+        self._topics += len(found)
         self._found[regex] = now_s, frozenset(found)
         return self._found[regex][1]

@@ -65,12 +65,16 @@ def _may(subscriptions: Subscriptions, member: str, place: TopicPartition) -> bo
 
 
 def _all(subscriptions: Subscriptions, partitions: Partitions) -> set[TopicPartition]:
-    topics = {topic for some in subscriptions.values() for topic in some}
     return {
         TopicPartition(topic, index)
-        for topic in topics
+        for topic in _topics_of(subscriptions)
         for index in range(partitions.get(topic, 0))
     }
+
+
+def _topics_of(subscriptions: Subscriptions) -> frozenset[str]:
+    """Most members subscribe to the same."""
+    return frozenset().union(*set(subscriptions.values()))
 
 
 def _shed(kept: dict[str, set[TopicPartition]], subscriptions: Subscriptions, count: int) -> None:
@@ -115,7 +119,9 @@ def ranges(
 ) -> Assignment:
     """Consecutive partitions of each topic, the first members having one more."""
     found: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
-    for topic in sorted({topic for some in subscriptions.values() for topic in some}):
+    for topic in sorted(_topics_of(subscriptions)):
+        if not partitions.get(topic):
+            continue
         members = sorted(member for member in subscriptions if topic in subscriptions[member])
         share, over = divmod(partitions.get(topic, 0), len(members))
         first = 0

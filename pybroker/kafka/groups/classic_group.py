@@ -17,10 +17,10 @@ Source: Kafka's protocol guide, "Group Membership API"; KIP-62, 134, 345, 394, 5
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.groups.members import Member
+from pybroker.kafka.groups.members import Member, MemberSizes
 from pybroker.kafka.groups.states import TRANSITIONS, GroupState
 from pybroker.kafka.groups.values import (
     Effect,
@@ -37,6 +37,14 @@ from pybroker.kafka.groups.values import (
 )
 
 NEVER: Final = math.inf
+_PENDING_BYTES: Final = 400
+
+
+class Pending(NamedTuple):
+    """A member that got an id and has not come back with it."""
+
+    until_ms: int
+    user: str
 
 
 class ClassicGroup:
@@ -51,7 +59,8 @@ class ClassicGroup:
         self.leader = ""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}  # member ids by group.instance.id
-        self.pending: dict[str, int] = {}  # ids handed out, and until when they may join
+        self.pending: dict[str, Pending] = {}  # by the ids that were handed out
+        self.sizes = MemberSizes()
         self.wake_ms: float = NEVER
         self._deadline_ms: float = NEVER  # of this rebalance's present phase
         self._initial_left_ms = 0  # an initial delay is running, and may be extended by this
@@ -71,6 +80,7 @@ class ClassicGroup:
         for each in stored.members:
             member = Member.restored(each, stored.protocol, now_ms)
             group.members[member.member_id] = member
+            group.sizes.count(member)
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id
             group.wake_by(member.expires_ms)
@@ -84,6 +94,21 @@ class ClassicGroup:
 
     def emit(self, effect: Effect) -> None:
         self._out.append(effect)
+
+    # -- ids of new members
+
+    def hand_out(self, member_id: str, until_ms: int, user: str) -> None:
+        """The id of a member that must come back with it."""
+        self.pending[member_id] = Pending(until_ms, user)
+        self.sizes.add(user, _PENDING_BYTES + len(member_id))
+        self.wake_by(until_ms)
+
+    def take_back(self, member_id: str) -> bool:
+        """Whether the id was handed out."""
+        if (pending := self.pending.pop(member_id, None)) is None:
+            return False
+        self.sizes.add(pending.user, -_PENDING_BYTES - len(member_id))
+        return True
 
     # -- requests; for JoinGroup see `joining`
 
@@ -128,6 +153,7 @@ class ClassicGroup:
             return
         for each in self.members.values():
             each.assignment = assigned.get(each.member_id, b"")
+            self.sizes.count(each)
         self._become(GroupState.STABLE, now_ms)
         self.emit(Store(self.stored()))
         for each in self.members.values():
@@ -159,7 +185,7 @@ class ClassicGroup:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         if instance_id is not None and not member_id:
             member_id = self.static.get(instance_id, "")
-        if self.pending.pop(member_id, None) is not None:
+        if self.take_back(member_id):
             self._complete_if_all_joined(now_ms)
             return ErrorCode.NONE, self.take_effects()
         error = self._known(member_id, instance_id)
@@ -189,6 +215,8 @@ class ClassicGroup:
     def die(self, now_ms: int) -> list[Effect]:
         """The group is deleted; whoever waits looks it up again."""
         self._answer_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for member_id in list(self.pending):
+            self.take_back(member_id)
         self._become(GroupState.DEAD, now_ms)
         self.wake_ms = self._deadline_ms = NEVER
         return self.take_effects()
@@ -234,6 +262,7 @@ class ClassicGroup:
         if not self.members:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self.sizes.count(member)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         self._joined_meanwhile = True
@@ -248,6 +277,8 @@ class ClassicGroup:
             for each in self.members.values()
         }
         self.static[former.instance_id] = member.member_id
+        self.sizes.forget(former)
+        self.sizes.count(member)
         if self.leader == former.member_id:
             self.leader = member.member_id
 
@@ -265,6 +296,7 @@ class ClassicGroup:
 
     def _forget(self, member: Member) -> None:
         del self.members[member.member_id]
+        self.sizes.forget(member)
         if (
             member.instance_id is not None
             and self.static.get(member.instance_id) == member.member_id
@@ -385,8 +417,9 @@ class ClassicGroup:
         """Do what is due. Call it at `wake_ms`, or a little later."""
         if self.state is GroupState.DEAD:
             return []
-        for member_id in [each for each, until in self.pending.items() if until <= now_ms]:
-            del self.pending[member_id]
+        late = [each for each, pending in self.pending.items() if pending.until_ms <= now_ms]
+        for member_id in late:
+            self.take_back(member_id)
         expired = [each for each in self.members.values() if each.has_expired(now_ms)]
         self.remove(expired, now_ms) if expired else self._complete_if_all_joined(now_ms)
         if self._deadline_ms <= now_ms:
@@ -409,7 +442,8 @@ class ClassicGroup:
         sessions = [
             each.expires_ms for each in self.members.values() if each.is_new or not each.is_parked
         ]
-        return min(self._deadline_ms, *sessions, *self.pending.values(), NEVER)
+        until_ms = [each.until_ms for each in self.pending.values()]
+        return min(self._deadline_ms, *sessions, *until_ms, NEVER)
 
     def wake_by(self, at_ms: float) -> None:
         self.wake_ms = min(self.wake_ms, at_ms)

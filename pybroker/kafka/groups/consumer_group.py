@@ -14,6 +14,7 @@ with a group epoch above all earlier ones, so that nobody's old epoch fits. Sour
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,10 @@ from pybroker.kafka.offsets.records import TopicPartition
 
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 NOTHING: Final = frozenset[TopicPartition]()
+_MEMBER_BYTES: Final = 1_500  # with nothing in it
+_TOPIC_BYTES: Final = 80  # of a subscription
+_PLACE_BYTES: Final = 300  # of an assignment
+_LOOK_AGAIN_MS: Final = 1_000
 
 
 class GroupState(enum.Enum):
@@ -41,7 +46,7 @@ class ConsumerLimits:
     session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     max_members: int = 1_000
-    max_topics: int = 10_000  # of a member's subscription
+    max_topics: int = 10_000  # of the subscriptions of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Beat:
     rack_id: str | None = None
     regex: str | None = None  # what it subscribes to beside names; its topics are among `topics`
     named: frozenset[str] | None = None  # the names
+    user: str = ""  # whose memory the member takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,19 @@ class ConsumerMember:
     revoking: frozenset[TopicPartition] = NOTHING
     revoked_by_ms: float = math.inf  # until then it must have given up `revoking`
     is_away: bool = False  # a static member that comes back soon
+    user: str = ""
+    topics_bytes: int = 0  # of `topics`, and of `named` if that is another set
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes, without its topics, which it may share with others."""
+        texts = (self.member_id, self.instance_id, self.client_id, self.rack_id, self.regex)
+        size = _MEMBER_BYTES + sum(len(each or "") for each in texts)
+        return size + _PLACE_BYTES * (len(self.assigned) + len(self.revoking))
+
+
+def _size_of(topics: frozenset[str]) -> int:
+    return sum(_TOPIC_BYTES + len(each) for each in topics)
 
 
 class ConsumerGroup:
@@ -103,6 +122,9 @@ class ConsumerGroup:
         self.partitions: Mapping[str, int] = {}
         self._owners: dict[TopicPartition, str] = {}  # who has or still has a partition
         self.wake_ms: float = math.inf
+        self._topics: frozenset[str] | None = frozenset()  # None: to be collected again
+        self._looked_ms = -_LOOK_AGAIN_MS  # at the partitions of the topics
+        self._is_resized = False
 
     @property
     def state(self) -> GroupState:
@@ -119,7 +141,64 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> frozenset[str]:
-        return frozenset().union(*(each.topics for each in self.members.values()))
+        if self._topics is None:
+            distinct = {id(each.topics): each.topics for each in self.members.values()}
+            self._topics = frozenset().union(*distinct.values())
+        return self._topics
+
+    def topics_with(self, beat: Beat) -> frozenset[str]:
+        return self.topics if beat.topics is None else self.topics | beat.topics
+
+    def looks_again(self, beat: Beat, now_ms: int) -> bool:
+        """Whether the heartbeat needs the partitions of the topics: if it names new ones, and
+        otherwise now and then, because each may have thousands.
+        """
+        member = self.members.get(beat.member_id)
+        is_same = beat.topics is None or (member is not None and member.topics is beat.topics)
+        is_new = not is_same and not self.topics_with(beat) <= self.partitions.keys()
+        if beat.epoch < JOINS or not (is_new or now_ms >= self._looked_ms + _LOOK_AGAIN_MS):
+            return False
+        self._looked_ms = now_ms
+        return True
+
+    # -- what it takes
+
+    def growth_bytes(self, beat: Beat) -> int:
+        """About how much more the group takes with the heartbeat."""
+        member = self.members.get(beat.member_id)
+        growth = 0 if member is not None else _MEMBER_BYTES + len(beat.member_id)
+        growth += sum(len(each or "") for each in (beat.regex, beat.rack_id, beat.client_id))
+        if beat.topics is not None and self._held(beat.topics) is None:
+            growth += _size_of(beat.topics)
+        if beat.named is not None and beat.named != beat.topics and self._held(beat.named) is None:
+            growth += _size_of(beat.named)
+        return growth
+
+    def _held(self, topics: frozenset[str]) -> frozenset[str] | None:
+        """An equal set that a member has: most members subscribe to the same."""
+        hash(topics)  # it is kept in the set, and makes comparisons fast
+        for each in self.members.values():
+            if each.topics == topics:
+                return each.topics
+            if each.named == topics:
+                return each.named
+        return None
+
+    def changed_sizes(self) -> dict[str, int] | None:
+        """About the bytes that members take, by user; None if nothing has changed since the last
+        call.
+        """
+        if not self._is_resized:
+            return None
+        self._is_resized = False
+        found: Counter[str] = Counter()
+        counted = set()
+        for each in self.members.values():
+            found[each.user] += each.size_bytes
+            if id(each.topics) not in counted:
+                counted.add(id(each.topics))
+                found[each.user] += each.topics_bytes
+        return found
 
     # -- heartbeats
 
@@ -147,11 +226,20 @@ class ConsumerGroup:
             self._known(beat)
 
     def _check(self, beat: Beat) -> None:
-        if beat.topics is not None and len(beat.topics) > self.limits.max_topics:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The subscription has too many topics")
+        if beat.topics is not None and self._has_too_many(beat.topics):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A group may subscribe to {self.limits.max_topics} topics",
+            )
         if beat.assignor is not None and beat.assignor not in ASSIGNORS:
             known = ", ".join(ASSIGNORS)
             raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"The assignors are {known}")
+
+    def _has_too_many(self, topics: frozenset[str]) -> bool:
+        most = self.limits.max_topics
+        if len(topics) + len(self.topics) <= most or self._held(topics) is not None:
+            return False
+        return len(topics | self.topics) > most
 
     def _joining(self, beat: Beat, now_ms: int) -> ConsumerMember:
         if beat.rebalance_timeout_ms <= 0 or beat.topics is None:
@@ -164,6 +252,7 @@ class ConsumerGroup:
         if len(self.members) >= self.limits.max_members:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full")
         member = ConsumerMember(beat.member_id, now_ms, beat.instance_id)
+        self._is_resized = True
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
@@ -221,19 +310,35 @@ class ConsumerGroup:
     def _update(self, member: ConsumerMember, beat: Beat) -> bool:
         """Whether the assignment depends on what has changed."""
         before = member.topics, member.assignor
-        if beat.topics is not None:
-            member.topics = beat.topics
+        self._subscribe(member, beat)
         if beat.assignor is not None:
             member.assignor = beat.assignor
         if beat.rebalance_timeout_ms > 0:
             member.rebalance_timeout_ms = beat.rebalance_timeout_ms
         member.client_id, member.client_host = beat.client_id, beat.client_host
         member.rack_id, member.is_away = beat.rack_id, False
+        member.user = beat.user
+        return before != (member.topics, member.assignor)
+
+    def _subscribe(self, member: ConsumerMember, beat: Beat) -> None:
+        before = member.topics, member.named, member.regex
+        if beat.topics is not None and beat.topics is not member.topics:
+            if beat.topics != member.topics:
+                self._topics = None
+            member.topics = self._shared(beat.topics)
+        if beat.named is not None:
+            member.named = self._shared(beat.named)
         if beat.regex is not None:
             member.regex = beat.regex
-        if beat.named is not None:
-            member.named = beat.named
-        return before != (member.topics, member.assignor)
+        if before != (member.topics, member.named, member.regex):
+            self._is_resized = True
+            member.topics_bytes = _size_of(member.topics)
+            if member.named is not member.topics:
+                member.topics_bytes += _size_of(member.named)
+
+    def _shared(self, topics: frozenset[str]) -> frozenset[str]:
+        held = self._held(topics)
+        return topics if held is None else held
 
     def _leave(self, beat: Beat) -> BeatAnswer:
         member = self.members.get(beat.member_id)
@@ -257,6 +362,7 @@ class ConsumerGroup:
 
     def _remove(self, member: ConsumerMember) -> None:
         self._set_assigned(member, NOTHING, NOTHING)
+        self._topics, self._is_resized = None, True
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
         if member.instance_id is not None and (
@@ -313,6 +419,7 @@ class ConsumerGroup:
         assigned: frozenset[TopicPartition],
         revoking: frozenset[TopicPartition],
     ) -> None:
+        self._is_resized |= (assigned, revoking) != (member.assigned, member.revoking)
         for place in (member.assigned | member.revoking) - assigned - revoking:
             if self._owners.get(place) == member.member_id:
                 del self._owners[place]

@@ -19,7 +19,7 @@ def join(group: ClassicGroup, request: JoinRequest, waiter: object, now_ms: int)
     elif not request.member_id:
         _join_new(group, request, waiter, now_ms)
     elif request.member_id in group.pending:
-        del group.pending[request.member_id]
+        group.take_back(request.member_id)
         _add(group, request, request.member_id, waiter, now_ms)
     else:
         _join_again(group, request, waiter, now_ms)
@@ -70,8 +70,7 @@ def _join_new(group: ClassicGroup, request: JoinRequest, waiter: object, now_ms:
         _refuse(group, request, waiter, ErrorCode.GROUP_MAX_SIZE_REACHED)
     elif request.needs_known_id and instance_id is None:
         until_ms = now_ms + request.session_timeout_ms
-        group.pending[request.fresh_id] = until_ms
-        group.wake_by(until_ms)
+        group.hand_out(request.fresh_id, until_ms, request.user)
         answer = JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_id)
         group.emit(Joined(waiter, answer))
     else:
@@ -114,6 +113,7 @@ def _rejoin(
     group: ClassicGroup, member: Member, request: JoinRequest, waiter: object, now_ms: int
 ) -> None:
     _update(member, request)
+    group.sizes.count(member)
     member.join_waiter = waiter
     group.prepare_rebalance(now_ms)
 
@@ -123,6 +123,7 @@ def _update(member: Member, request: JoinRequest) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.client_id, member.client_host = request.client_id, request.client_host
+    member.user = request.user
 
 
 def _take_place(

@@ -1,8 +1,24 @@
 """A member of a classic group."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from pybroker.kafka.groups.values import JoinRequest, Protocol, StoredMember
+
+_MEMBER_BYTES: Final = 1_000  # with nothing in it
+_PROTOCOL_BYTES: Final = 200
+
+
+def _size_of(protocols: Iterable[Protocol]) -> int:
+    return sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
+
+
+def size_of_request(request: JoinRequest) -> int:
+    """About what the member will take."""
+    texts = len(request.client_id) + 2 * len(request.fresh_id) + len(request.instance_id or "")
+    return _MEMBER_BYTES + texts + _size_of(request.protocols)
 
 
 @dataclass(slots=True)
@@ -20,6 +36,8 @@ class Member:
     sync_waiter: object | None = None  # its SyncGroup waits for the leader's
     is_new: bool = False  # has not been answered since it joined
     has_synced: bool = False  # in this generation
+    user: str = ""  # "": it was restored
+    counted: tuple[str, int] = ("", 0)  # the user and the bytes, as its group has counted them
 
     @classmethod
     def of(cls, request: JoinRequest, member_id: str, expires_ms: int) -> "Member":
@@ -33,6 +51,7 @@ class Member:
             request.protocols,
             expires_ms,
             is_new=True,
+            user=request.user,
         )
 
     @classmethod
@@ -67,6 +86,12 @@ class Member:
         """Whether one of its requests waits here: then it cannot send heartbeats."""
         return self.join_waiter is not None or self.sync_waiter is not None
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        texts = len(self.client_id) + len(self.member_id) + len(self.instance_id or "")
+        return _MEMBER_BYTES + texts + len(self.assignment) + _size_of(self.protocols)
+
     def metadata(self, protocol: str) -> bytes:
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
@@ -75,3 +100,25 @@ class Member:
 
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_ms <= now_ms and (self.is_new or not self.is_parked)
+
+
+class MemberSizes:
+    """About the bytes that the members of a group take."""
+
+    def __init__(self) -> None:
+        self.of_user: Counter[str] = Counter()
+
+    def count(self, member: Member) -> None:
+        """Call when what the member takes has changed."""
+        self.add(member.counted[0], -member.counted[1])
+        member.counted = member.user, member.size_bytes
+        self.add(*member.counted)
+
+    def forget(self, member: Member) -> None:
+        self.add(member.counted[0], -member.counted[1])
+        member.counted = "", 0
+
+    def add(self, user: str, size: int) -> None:
+        self.of_user[user] += size
+        if not self.of_user[user]:
+            del self.of_user[user]

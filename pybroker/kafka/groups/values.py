@@ -32,6 +32,7 @@ class JoinRequest:
     client_host: str = ""
     needs_known_id: bool = False  # from version 4 on: KIP-394
     may_skip_assignment: bool = False  # from version 9 on: KIP-814
+    user: str = ""  # whose memory a member takes
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,15 @@ async def _beat(
         request["rack_id"],
         request["subscribed_topic_regex"],
         _names(request["subscribed_topic_names"]),
+        session.user,
     )
     if beat.epoch == JOINS:
         shard.check_joins_consumers(group_id)
     group = shard.consumers.for_beat(group_id, beat)
-    wanted = group.topics | (topics or frozenset())
-    answer = shard.consumers.beat(group, beat, _partitions(services, wanted))
+    partitions = None
+    if group.looks_again(beat, shard.now_ms()):
+        partitions = _partitions(services, group.topics_with(beat))
+    answer = shard.consumers.beat(group, beat, partitions)
     await shard.durable(group_id)
     return answer
 

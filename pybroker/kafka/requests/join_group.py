@@ -32,6 +32,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         f"/{session.address}",
         request.version >= _KNOWS_ITS_ID,
         request.version >= _SKIPS_ASSIGNMENT,
+        session.user,
     )
     return _response(await services.groups.join(request["group_id"], asked))
 
