@@ -26,19 +26,23 @@ _OPEN_TRANSACTION = "pybroker-open-transaction"
 
 
 class LeftOpen(NamedTuple):
-    """A transaction of the driver's, and the name of its row in the database, if it has one."""
+    """A transaction of the driver's. With a database: the name of its row there, the database's id,
+    and the batch that it is for. Earlier versions noted neither of the last two.
+    """
 
     txn_id: TxnId
     row_name: str = ""
+    database_id: str = ""
+    batch_id: int = -1
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Raises TypeError, ValueError."""
-        most, least, *row_name = json.loads(text)
-        return cls(TxnId(most, least), *row_name)
+        most, least, *of_database = json.loads(text)
+        return cls(TxnId(most, least), *of_database)
 
     def to_json(self) -> str:
-        return json.dumps([*self.txn_id, *filter(None, [self.row_name])])
+        return json.dumps([*self.txn_id, *(self[1:] if self.row_name else ())])
 
 
 class Checkpoint:

@@ -186,6 +186,7 @@ class ExactlyOnce:
     _session: Session | None = None
     _open_transaction: LeftOpen | None = None
     _recovers: bool = True  # decide what earlier drivers left prepared with the database
+    _stored: LeftOpen | None = None  # the last one that the database was found to have committed
     _predecessor_settled: bool = False
     # Whether tasks of earlier attempts or of the previous driver may have left transactions open.
     _left_behind: bool = True
@@ -211,7 +212,7 @@ class ExactlyOnce:
         later.
         """
         session, self._session = self._session, None
-        self._chain = None
+        self._chain = self._stored = None
         self._predecessor_settled = False
         self._left_behind = self._recovers = True
         if session is not None:
@@ -292,10 +293,15 @@ class ExactlyOnce:
             self._clear(session, work)
             self._tell(Step.SKIPPED, work)
             return
+        if target is not None:
+            target.require_rows_once(work, self._stored)
         kept = keep_input(session, work.progress, chain.newest(session).kept)
         txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
-        row_name = "" if target is None else target.row_name(txn.txn_id)
-        self._open_transaction = LeftOpen(txn.txn_id, row_name)
+        self._open_transaction = (
+            LeftOpen(txn.txn_id)
+            if target is None
+            else target.to_leave_open(txn.txn_id, work.batch_id)
+        )
         checkpoint.record_transaction(self._open_transaction)
         marker = Marker.of(work, txn.txn_id, kept)
         self._run(session, target, batch, work, marker, txn)
@@ -396,7 +402,10 @@ class ExactlyOnce:
         if left_open is None and not self._predecessor_settled:
             left_open = checkpoint.open_transaction()
         if left_open is not None and left_open.row_name:
-            _require_database(target).settle(*left_open)
+            from pybroker.spark.target import settle  # loads pybroker.client.database
+
+            if settle(session.client, target, left_open):
+                self._stored = left_open
         elif left_open is not None:
             end(session, left_open.txn_id)
         self._open_transaction = None
@@ -425,15 +434,6 @@ def _is_away(error: BaseException | None) -> bool:
     from pybroker.spark.target import is_away
 
     return error is not None and is_away(error)
-
-
-def _require_database(target: "Target | None") -> "Target":
-    if target is None:
-        raise NotAllowed(
-            "The last driver of this checkpoint wrote to a database, which knows whether its last "
-            "batch has committed: pass exactly_once the same database"
-        )
-    return target
 
 
 def _outputs(returned: object) -> Mapping[str, DataFrame]:

@@ -20,5 +20,5 @@ def test_a_driver_that_died_as_it_noted_its_transaction_keeps_nobody_from_going_
         assert checkpoint.open_transaction() is None
     (tmp_path / f".{noted.name}.crc").unlink()
     assert checkpoint.open_transaction() is None
-    checkpoint.record_transaction(LeftOpen(TxnId(3, 4), "3-4-row"))
-    assert checkpoint.open_transaction() == LeftOpen(TxnId(3, 4), "3-4-row")
+    checkpoint.record_transaction(LeftOpen(TxnId(3, 4), "3-4-row", "id", 7))
+    assert checkpoint.open_transaction() == LeftOpen(TxnId(3, 4), "3-4-row", "id", 7)

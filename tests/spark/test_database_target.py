@@ -3,8 +3,10 @@ driver dies. The broker and SQLite are real; batch and checkpoint are not Spark'
 """
 
 import itertools
+import re
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,8 +17,9 @@ from spark_fakes import FakeCheckpoint
 from pybroker.base.errors import NotAllowed
 from pybroker.client import Client, InitialPosition, Transaction, TransactionAborted
 from pybroker.client.database import recover
-from pybroker.client.errors import Timeout
+from pybroker.client.errors import InvalidConfiguration, Timeout
 from pybroker.spark import Database, exactly_once
+from pybroker.spark.decision import BatchRefused
 from pybroker.spark.offsets import CursorName, Position, Span
 from pybroker.spark.session import Session, connect
 from pybroker.spark.transactional import ExactlyOnce, Options, Step
@@ -34,6 +37,19 @@ class Failing(sqlite3.Connection):
 
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
+    is_lost = False
+
+    def rollback(self) -> None:
+        self._require_there()
+        super().rollback()
+
+    def close(self) -> None:
+        super().close()
+        self._require_there()
+
+    def _require_there(self) -> None:
+        if self.is_lost:
+            raise sqlite3.OperationalError("the connection is lost")
 
     def commit(self) -> None:
         before, after = self.before, self.after
@@ -103,8 +119,9 @@ class World:
 
 
 class Driver:
-    def __init__(self, world: World, has_database: bool = True) -> None:
+    def __init__(self, world: World, has_database: bool = True, path: Path | None = None) -> None:
         self.world = world
+        self.path = path or world.path
         self.steps: list[Step] = []
         self.dies_at: Step | None = None
         self.before_commit: Callable[[], None] | None = None
@@ -136,7 +153,7 @@ class Driver:
             raise Died
 
     def _connect(self) -> Failing:
-        self.connection: Failing = sqlite3.connect(self.world.path, factory=Failing, timeout=1)
+        self.connection: Failing = sqlite3.connect(self.path, factory=Failing, timeout=1)
         return self.connection
 
     def _store(self, connection: Any, batch: Any, batch_id: int) -> None:
@@ -277,15 +294,94 @@ def test_a_send_that_failed_undoes_the_rows(world: World) -> None:
     assert (world.rows(), world.messages()) == ([], [])
 
 
-def test_a_successor_without_the_database_is_refused(world: World) -> None:
+def test_a_connection_that_is_lost_in_commit_and_cannot_be_closed_hides_nothing(
+    world: World,
+) -> None:
+    """The error of closing must not be taken for one before which nothing was committed."""
+    driver = Driver(world)
+
+    def lose() -> None:
+        driver.after_commit = None
+        driver.connection.is_lost = True
+        driver.connection._require_there()
+
+    driver.after_commit = lose
+    driver.process()
+    assert (driver.stored, driver.steps[-1]) == (1, Step.SKIPPED)
+    assert (world.rows(), world.messages()) == ([0], [b"0"])
+
+
+def test_a_connection_that_is_refused_is_closed(world: World) -> None:
+    driver = Driver(world)
+    connect = driver._connect
+
+    def autocommit() -> Any:
+        connect().isolation_level = None
+        return driver.connection
+
+    driver.sink.options = replace(driver.sink.options, database=Database(autocommit, driver._store))
+    with pytest.raises(InvalidConfiguration, match="autocommit"):
+        driver.process()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        driver.connection.execute("SELECT 1")
+
+
+def other_database(world: World) -> Path:
+    path = world.path.with_name("other.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE debits (batch INTEGER)")
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_a_successor_without_the_database_that_decides_is_refused(
+    world: World, has_another: bool
+) -> None:
     first = Driver(world)
     first.after_commit = first.die
     with pytest.raises(Died):
         first.process()
+    other = other_database(world) if has_another else None
     with pytest.raises(NotAllowed, match="pass exactly_once the same database"):
-        Driver(world, has_database=False).process()
+        Driver(world, has_another, other).process()
     with sqlite3.connect(world.path) as connection:
         assert len(recover(world.client, connection).committed) == 1
+    connection.close()
+    assert (world.rows(), world.messages()) == ([0], [b"0"])
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_a_query_whose_last_batch_is_decided_may_go_on_with_another_database_or_none(
+    world: World, has_another: bool
+) -> None:
+    Driver(world).process(0)
+    other = other_database(world) if has_another else None
+    Driver(world, has_another, other).process(1)
+    assert world.rows() == [0]
+    assert world.messages() == [b"0", b"1"][: 1 + has_another]
+    assert world.is_acknowledged(1)
+
+
+def test_a_batch_whose_messages_an_administrator_took_away_does_not_run_again_beside_its_rows(
+    world: World,
+) -> None:
+    first = Driver(world)
+    first.after_commit = first.die
+    with pytest.raises(Died):
+        first.process()
+    (left,) = world.client.prepared_transactions()
+    world.client.attach_transaction(left.txn_id).abort()
+    with pytest.raises(BatchRefused, match="has its rows in the database") as refused:
+        Driver(world).process()
+    assert (world.rows(), world.is_acknowledged()) == ([0], False)
+    (row_name,) = re.findall(r"the name (\S+), and", str(refused.value))
+    with sqlite3.connect(world.path) as connection:
+        connection.execute("DELETE FROM debits")
+        connection.execute("DELETE FROM pybroker_transactions WHERE name = ?", (row_name,))
+    connection.close()
+    Driver(world).process()
+    assert (world.rows(), world.messages()) == ([0], [b"0"])
 
 
 def test_tasks_do_not_publish_themselves_beside_a_database(world: World) -> None:

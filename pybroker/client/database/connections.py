@@ -18,7 +18,8 @@ Row = Sequence[Any]
 _MOST_ROWS: Final = 1
 # Of these only PostgreSQL waits for locks without a limit.
 _POSTGRESQL: Final = frozenset(("psycopg", "psycopg2", "psycopg2cffi", "pg8000"))
-_LIMIT_WAITS: Final = "SET LOCAL lock_timeout = '5s'"
+_MOST_WAIT_S: Final = 5
+_LIMIT_WAITS: Final = f"SET LOCAL lock_timeout = '{_MOST_WAIT_S}s'"
 _IN_A_BLOCK: Final = ("_num_transactions", "in_atomic_block")  # psycopg's, Django's
 _AUTOCOMMIT: Final = (
     "This connection commits each statement by itself (autocommit), so its rows would not be of "
@@ -179,6 +180,8 @@ class _Pep249:
     async def limit_waits(self) -> None:
         if self._driver in _POSTGRESQL:
             await self.change(_LIMIT_WAITS)
+        elif hasattr(self._given, "limit_waits"):  # JDBC's, of pybroker.spark
+            self._given.limit_waits(_MOST_WAIT_S)
 
     async def commit(self) -> None:
         await settled(self._given.commit())
