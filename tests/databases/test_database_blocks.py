@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from pybroker.client import Client, InitialPosition, InvalidConfiguration, TxnState
 from pybroker.client.database import new_identity, recover, transaction
 from pybroker.client.database.commit import Commit
+from pybroker.client.transactions.prepared import PreparedTransaction
 
 SOON_MS = 30_000
 POSTGRESQL = pytest.mark.postgresql
@@ -282,6 +283,35 @@ def test_a_row_that_may_be_rolled_back_decides_nothing(
     assert recover(client, other).aborted == (txn.txn_id,)
     slow.close()
     other.close()
+
+
+def test_recovery_that_comes_late_says_what_the_process_itself_did(
+    client: Client, topic: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has listed a transaction whose process then commits, and deletes the row."""
+    connection, commit_at_broker = sqlite3.connect(path), Commit._commit_at_broker
+    recover(client, connection)
+    listed = list[PreparedTransaction]()
+
+    async def listed_before(commit: Commit) -> None:
+        listed.extend(client.prepared_transactions())
+        await commit_at_broker(commit)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Commit, "_commit_at_broker", listed_before)
+        with transaction(client, connection) as txn:
+            client.create_producer(topic).send(b"1", txn=txn)
+    with transaction(client, connection):
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "prepared_transactions", lambda _: listed)
+        recovered = recover(client, connection)
+    assert (recovered.committed, recovered.aborted) == ((txn.txn_id,), ())
+    with transaction(client, connection):
+        pass
+    rows = connection.execute("SELECT verdict FROM pybroker_transactions").fetchall()
+    assert rows == [("committed",)]  # the last one's
+    connection.close()
 
 
 # --- interruptions -----------------------------------------------------------------------------

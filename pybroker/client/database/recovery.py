@@ -189,10 +189,15 @@ class Keeper:
             )
             await connection.rollback()
             return None
-        return await self._follow(client, left, verdict)
+        return await self._follow(client, left, verdict, database_id, row_name)
 
     async def _follow(
-        self, client: Any, left: PreparedTransaction, verdict: Verdict
+        self,
+        client: Any,
+        left: PreparedTransaction,
+        verdict: Verdict,
+        database_id: str,
+        row_name: str,
     ) -> Verdict | None:
         """Ends it at the broker as the database has decided. Its own process may do the same."""
         txn = client.attach_transaction(left.txn_id)
@@ -206,6 +211,10 @@ class Keeper:
                     left.txn_id,
                     error,
                 )
+            elif isinstance(error, InvalidTxnStatus):
+                # Its own process has ended it since it was listed, and then deleted its row.
+                self.finished(database_id, [row_name])
+                verdict = Verdict.COMMITTED
         except PulsarException as error:
             log.warning("Transaction %s is %s, but: %s", left.txn_id, verdict.value, error)
             return None
