@@ -15,6 +15,7 @@ from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.classic_group import ClassicGroup
 from pybroker.kafka.groups.consumer_group import Beat, ConsumerGroup, ConsumerLimits
 from pybroker.kafka.groups.joining import join
+from pybroker.kafka.groups.members import growth_by
 from pybroker.kafka.groups.values import GroupLimits, JoinRequest, Protocol, SyncRequest
 from pybroker.testing import RunningBroker, broker
 
@@ -100,6 +101,20 @@ def test_a_classic_group_counts_its_members_and_nobody_else(seed: int) -> None:
     assert not group.sizes.of_user
 
 
+def test_who_joins_again_takes_no_more() -> None:
+    group = ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=0), 0)
+    static = replace(request(1, "ada"), instance_id="i")
+    join(group, static, object(), 0)
+    again = replace(request(2, "ada"), member_id="m-1", instance_id="i")
+    successor = replace(request(3, "ada"), instance_id="i")
+    assert growth_by(static, group.member_of(again)) == 0
+    assert growth_by(successor, group.member_of(successor)) == 0
+    assert (
+        growth_by(request(4, "ada", 200), group.member_of(replace(again, member_id="m-1"))) == 100
+    )
+    assert group.member_of(request(5, "ada")) is None
+
+
 def beat(name: str, topics: frozenset[str], user: str = "ada") -> Beat:
     return Beat(name, 0, None, 60_000, topics, named=frozenset(topics), user=user)
 
@@ -119,6 +134,16 @@ def test_members_with_the_same_subscription_share_it() -> None:
     assert sum((group.changed_sizes() or {}).values()) < one + 15_000
     held = {id(topics) for each in group.members.values() for topics in (each.topics, each.named)}
     assert len(held) == 1
+
+
+def test_a_heartbeat_takes_no_more() -> None:
+    group = ConsumerGroup("g", ConsumerLimits(), 0)
+    joins = replace(beat("A", frozenset("t")), client_id="client", rack_id="rack", regex="t.*")
+    group.beat(joins, 0)
+    stays = Beat("A", group.members["A"].epoch, client_id="client", rack_id="rack", user="ada")
+    assert group.growth_bytes(stays) == 0
+    assert group.growth_bytes(replace(stays, regex="t.*")) == 0
+    assert group.growth_bytes(replace(stays, regex="t.*|u.*")) == 4
 
 
 def test_sizes_are_told_when_they_change() -> None:

@@ -18,7 +18,7 @@ from pybroker.kafka.coordinator.shard import Shard, not_available
 from pybroker.kafka.coordinator.topic_regexes import TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.joining import join
-from pybroker.kafka.groups.members import size_of_request
+from pybroker.kafka.groups.members import growth_by
 from pybroker.kafka.groups.values import (
     JoinAnswer,
     JoinRequest,
@@ -90,6 +90,10 @@ class GroupCoordinator:
         here = [each for each in self.logs.begun() if owns(topic_at(each))]
         return [await self.shard(each) for each in here]
 
+    def in_use(self) -> list[Shard]:
+        """Those that this broker has opened."""
+        return list(self._shards.values())
+
     def _lost(self, number: int, log: OffsetsLog) -> None:
         shard = self._shards.get(number)
         if shard is not None and shard.log is log:
@@ -118,9 +122,8 @@ class GroupCoordinator:
         known = shard.group(group_id)
         if request.member_id and known is None:
             return JoinAnswer(_UNKNOWN, request.member_id)
-        member = None if known is None else known.members.get(request.member_id)
-        growth = size_of_request(request) - (0 if member is None else member.size_bytes)
-        self.memory.check(group_id, request.user, growth)
+        member = None if known is None else known.member_of(request)
+        self.memory.check(group_id, request.user, growth_by(request, member))
         group = shard.joinable(group_id)
         waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         shard.carry_out(group, join(group, request, waiter, shard.now_ms()))

@@ -28,6 +28,7 @@ from pybroker.kafka.groups.values import (
     JoinAnswer,
     Joined,
     JoinedMember,
+    JoinRequest,
     Protocol,
     Store,
     StoredGroup,
@@ -222,6 +223,11 @@ class ClassicGroup:
         return self.take_effects()
 
     # -- who is a member
+
+    def member_of(self, request: JoinRequest) -> Member | None:
+        """The member that joins again, or whose place a static one takes."""
+        static = self.static.get(request.instance_id or "", "")
+        return self.members.get(request.member_id or static)
 
     def check_member(
         self, member_id: str, instance_id: str | None, generation: int | None = None

@@ -166,8 +166,13 @@ class ConsumerGroup:
     def growth_bytes(self, beat: Beat) -> int:
         """About how much more the group takes with the heartbeat."""
         member = self.members.get(beat.member_id)
-        growth = 0 if member is not None else _MEMBER_BYTES + len(beat.member_id)
-        growth += sum(len(each or "") for each in (beat.regex, beat.rack_id, beat.client_id))
+        said, before = (beat.rack_id, beat.client_id, beat.regex), 0
+        growth = _MEMBER_BYTES + len(beat.member_id)
+        if member is not None:
+            growth, regex = 0, member.regex if beat.regex is None else beat.regex
+            said = beat.rack_id, beat.client_id, regex
+            before = sum(len(x or "") for x in (member.rack_id, member.client_id, member.regex))
+        growth += sum(len(each or "") for each in said) - before
         if beat.topics is not None and self._held(beat.topics) is None:
             growth += _size_of(beat.topics)
         if beat.named is not None and beat.named != beat.topics and self._held(beat.named) is None:

@@ -15,8 +15,10 @@ def _size_of(protocols: Iterable[Protocol]) -> int:
     return sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
-def size_of_request(request: JoinRequest) -> int:
-    """About what the member will take."""
+def growth_by(request: JoinRequest, known: "Member | None") -> int:
+    """About how much more the member will take than now; `known` may be its predecessor."""
+    if known is not None:
+        return _size_of(request.protocols) - _size_of(known.protocols)
     texts = len(request.client_id) + 2 * len(request.fresh_id) + len(request.instance_id or "")
     return _MEMBER_BYTES + texts + _size_of(request.protocols)
 
