@@ -10,6 +10,7 @@ from typing import Final
 from pybroker.kafka.names import KafkaNames
 
 _MOST_REMEMBERED: Final = 100_000
+_LOOK_AGAIN_S: Final = 1.0
 _VERSION, _VARIANT = 0x80, 0x80  # of RFC 9562: version 8, whose bits the software chooses
 
 
@@ -20,6 +21,7 @@ class TopicIds:
         self._namespace = names.namespace_name
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
+        self._looked_s = -_LOOK_AGAIN_S
 
     def of(self, topic: str) -> bytes:
         """By the topic's name as Kafka's clients have it."""
@@ -35,6 +37,15 @@ class TopicIds:
         found = self._ids[topic] = bytes(digest)
         self._names[found] = topic
         return found
+
+    def may_look(self, now_s: float) -> bool:
+        """Whether all topics may be looked at for an id that is not known. A client that asks for a
+        topic that was deleted asks again and again.
+        """
+        if now_s < self._looked_s + _LOOK_AGAIN_S:
+            return False
+        self._looked_s = now_s
+        return True
 
     def name_of(self, topic_id: bytes) -> str | None:
         """None unless the id was asked for by its name before."""

@@ -1,7 +1,8 @@
 """Topics and partitions by Kafka's names: found, created, loaded."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
@@ -13,6 +14,7 @@ from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
 from pybroker.kafka.configs.topic_configs import apply_policies, as_properties
 from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
 
 _NAMES_A_TURN = 500
@@ -123,9 +125,22 @@ async def shown_topics(services: KafkaServices) -> AsyncIterator[tuple[str, int]
 async def learn_ids(services: KafkaServices, asked: Iterable[bytes]) -> None:
     """Afterwards `services.topic_ids` knows the topics of these ids, if there are such topics: they
     may have been told by another broker, or before a restart. Looks at all topics once, however
-    many ids are unknown.
+    many ids are unknown, and at most once in a second.
     """
-    if all(services.topic_ids.name_of(topic_id) is not None for topic_id in asked):
+    ids = services.topic_ids
+    if all(ids.name_of(topic_id) is not None for topic_id in asked):
         return
-    async for name, _ in shown_topics(services):
-        services.topic_ids.of(name)
+    if ids.may_look(services.clock.monotonic_s()):
+        async for name, _ in shown_topics(services):
+            ids.of(name)
+
+
+async def named(
+    services: KafkaServices, topics: Sequence[Mapping[str, Any]]
+) -> AsyncIterator[tuple[str | None, Mapping[str, Any]]]:
+    """The topics of a request whose version has ids instead of names, with their names; None: no
+    topic has the id.
+    """
+    await learn_ids(services, [each["topic_id"] for each in topics])
+    async for each in paced(topics):
+        yield services.topic_ids.name_of(each["topic_id"]), each

@@ -12,6 +12,7 @@ from pybroker.kafka.codec.primitives import Malformed
 
 PRODUCE, FETCH = 0, 1
 NAMES = st.text(max_size=12) | st.just("n" * 126) | st.just("n" * 127) | st.just("n" * 200)
+IDS = st.binary(min_size=16, max_size=16)
 I16, I32, I64 = st.integers(-1, 9), st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1)
 RECORDS = st.none() | st.binary(max_size=20) | st.just(b"r" * 127) | st.just(b"r" * 70_000)
 
@@ -32,7 +33,8 @@ PRODUCES = st.fixed_dictionaries(
                     "partition_data": lists(
                         st.fixed_dictionaries({"index": I32, "records": RECORDS})
                     ),
-                }
+                },
+                optional={"topic_id": IDS},
             )
         ),
     }
@@ -55,7 +57,8 @@ ANSWERS = st.fixed_dictionaries(
                             optional={"error_message": st.none() | NAMES},
                         )
                     ),
-                }
+                },
+                optional={"topic_id": IDS},
             )
         )
     }
@@ -77,15 +80,17 @@ FETCHES = st.fixed_dictionaries(
                     "partitions": lists(
                         st.fixed_dictionaries(
                             {"partition": I32, "fetch_offset": I64, "partition_max_bytes": I32},
-                            optional={"replica_directory_id": st.binary(min_size=16, max_size=16)},
+                            optional={"replica_directory_id": IDS, "high_watermark": I64},
                         )
                     ),
-                }
+                },
+                optional={"topic_id": IDS},
             )
         ),
     },
     optional={
         "cluster_id": st.none() | NAMES,
+        "replica_state": st.fixed_dictionaries({"replica_id": I32, "replica_epoch": I64}),
         "forgotten_topics_data": lists(
             st.fixed_dictionaries({"topic": NAMES, "partitions": lists(I32)})
         ),
@@ -110,7 +115,8 @@ FETCHED = st.fixed_dictionaries(
                             }
                         )
                     ),
-                }
+                },
+                optional={"topic_id": IDS},
             )
         )
     }
@@ -154,7 +160,11 @@ def test_a_fetch_is_answered_alike(body: dict[str, Any], version: int) -> None:
     assert encoded == messages.encode_response(FETCH, version, body)
 
 
-@pytest.mark.parametrize(("hot", "key", "version"), [(produce, PRODUCE, 9), (fetch, FETCH, 12)])
+@pytest.mark.parametrize(
+    ("hot", "key", "version"),
+    [(produce, PRODUCE, 9), (produce, PRODUCE, 13)]
+    + [(fetch, FETCH, version) for version in (12, 13, 18)],
+)
 @given(data=st.data())
 def test_damaged_requests_are_refused_alike(
     hot: Any, key: int, version: int, data: st.DataObject

@@ -1,7 +1,7 @@
 """Fetch by hand, for the usual case; whatever is unusual goes through the table's interpreter.
 
-Usual is: version 12, names of less than 127 bytes, no tags, and a response without an error of its
-own.
+Usual is: from version 12 on, names of less than 127 bytes, no tags, and a response without an error
+of its own.
 """
 
 import struct
@@ -17,10 +17,12 @@ from pybroker.kafka.codec.primitives import (
     write_varint,
 )
 
-_VERSION: Final = 12
-_HEAD: Final = struct.Struct(">iiiibii")
+_FIRST: Final = 12
+_IDS: Final = 13  # topics by their ids
+_NO_REPLICA: Final = 15  # the replica is in a tag, which consumers do not send
+_REPLICA: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">iiibii")
 _HEAD_NAMES: Final = (
-    "replica_id",
     "max_wait_ms",
     "min_bytes",
     "max_bytes",
@@ -38,9 +40,9 @@ _MOST: Final = 100_000  # partitions
 
 def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, Any]:
     """As `messages.decode_request`."""
-    if version == _VERSION:
+    if version >= _FIRST:
         try:
-            body = _decoded(data, at)
+            body = _decoded(version, data, at)
         except (IndexError, struct.error, Malformed, UnicodeDecodeError):
             body = None
         if body is not None:
@@ -48,13 +50,17 @@ def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, An
     return messages.decode_request(key, version, data, at)
 
 
-def _decoded(data: bytes, at: int) -> dict[str, Any] | None:
+def _decoded(version: int, data: bytes, at: int) -> dict[str, Any] | None:
     """None: something is unusual."""
-    body: dict[str, Any] = dict(zip(_HEAD_NAMES, _HEAD.unpack_from(data, at), strict=True))
+    body: dict[str, Any] = {"replica_id": -1}
+    if version < _NO_REPLICA:
+        (body["replica_id"],) = _REPLICA.unpack_from(data, at)
+        at += _REPLICA.size
+    body |= zip(_HEAD_NAMES, _HEAD.unpack_from(data, at), strict=True)
     topics: list[dict[str, Any]] = []
     count, at = read_varint(data, at + _HEAD.size)
     for _ in range(count - 1):
-        end = _topic(data, at, topics)
+        end = _topic(version, data, at, topics)
         if end is None:
             return None
         at = end
@@ -68,14 +74,20 @@ def _decoded(data: bytes, at: int) -> dict[str, Any] | None:
     return body
 
 
-def _topic(data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
+def _topic(version: int, data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
     """The end of a topic, which is added to `topics`."""
-    size = data[at]
-    name_end = at + size
-    if not 0 < size < 0x80:
-        return None
-    name, partitions = data[at + 1 : name_end].decode(), []
-    count, at = read_varint(data, name_end)
+    topic: dict[str, Any] = {"topic": "", "topic_id": ZERO_UUID, "partitions": []}
+    if version >= _IDS:
+        end = at + len(ZERO_UUID)
+        topic["topic_id"] = data[at:end]
+    else:
+        size = data[at]
+        end = at + size
+        if not 0 < size < 0x80:
+            return None
+        topic["topic"] = data[at + 1 : end].decode()
+    partitions = topic["partitions"]
+    count, at = read_varint(data, end)
     if not 0 < count <= _MOST:
         return None
     for _ in range(count - 1):
@@ -95,20 +107,23 @@ def _topic(data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
             }
         )
         at += _ASKED.size
-    topics.append({"topic": name, "topic_id": ZERO_UUID, "partitions": partitions})
+    topics.append(topic)
     return None if data[at] else at + 1
 
 
 def encode_response(key: int, version: int, body: Mapping[str, Any]) -> bytes:
     """As `messages.encode_response`."""
-    if version != _VERSION or len(body) != 1:
+    if version < _FIRST or len(body) != 1:
         return messages.encode_response(key, version, body)
     parts: Parts = [_NO_ERROR]
     write_varint(parts, len(body["responses"]) + 1)
     for topic in body["responses"]:
-        name = topic["topic"].encode()
-        write_varint(parts, len(name) + 1)
-        parts.append(name)
+        if version >= _IDS:
+            parts.append(topic.get("topic_id", ZERO_UUID))
+        else:
+            name = topic["topic"].encode()
+            write_varint(parts, len(name) + 1)
+            parts.append(name)
         write_varint(parts, len(topic["partitions"]) + 1)
         for partition in topic["partitions"]:
             _encode_partition(partition, parts)

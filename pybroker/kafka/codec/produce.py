@@ -24,9 +24,9 @@ _UNUSUAL: Final = ("error_message", "record_errors", "current_leader")
 
 def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, Any]:
     """As `messages.decode_request`."""
-    if _FLEXIBLE <= version < _IDS:
+    if version >= _FLEXIBLE:
         try:
-            body = _decoded(data, at)
+            body = _decoded(version, data, at)
         except (IndexError, struct.error, UnicodeDecodeError):
             body = None
         if body is not None:
@@ -34,7 +34,7 @@ def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, An
     return messages.decode_request(key, version, data, at)
 
 
-def _decoded(data: bytes, at: int) -> dict[str, Any] | None:
+def _decoded(version: int, data: bytes, at: int) -> dict[str, Any] | None:
     """None: something is unusual."""
     transactional_id = None
     if size := data[at]:
@@ -44,13 +44,15 @@ def _decoded(data: bytes, at: int) -> dict[str, Any] | None:
         at += size - 1
     acks, timeout_ms = _HEAD.unpack_from(data, at + 1)
     topics: list[dict[str, Any]] = []
-    at += 8
-    for _ in range(data[at - 1] - 1):
-        end = _topic(data, at, topics)
+    count, at = data[at + 7], at + 8
+    if not 0 < count < _SMALL:
+        return None
+    for _ in range(count - 1):
+        end = _topic(version, data, at, topics)
         if end is None:
             return None
         at = end
-    if data[at] or len(topics) >= _SMALL - 1:
+    if data[at]:
         return None
     return {
         "transactional_id": transactional_id,
@@ -60,15 +62,22 @@ def _decoded(data: bytes, at: int) -> dict[str, Any] | None:
     }
 
 
-def _topic(data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
+def _topic(version: int, data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
     """The end of a topic, which is added to `topics`."""
-    size = data[at]
-    name_end = at + size
-    count = data[name_end]
-    if not 0 < size < _SMALL or not 0 < count < _SMALL:
+    name, topic_id, partitions = "", ZERO_UUID, []
+    if version >= _IDS:
+        end = at + len(ZERO_UUID)
+        topic_id = data[at:end]
+    else:
+        size = data[at]
+        end = at + size
+        if not 0 < size < _SMALL:
+            return None
+        name = data[at + 1 : end].decode()
+    count = data[end]
+    if not 0 < count < _SMALL:
         return None
-    name, partitions = data[at + 1 : name_end].decode(), []
-    at = name_end + 1
+    at = end + 1
     for _ in range(count - 1):
         (index,) = _INDEX.unpack_from(data, at)
         size, shift, at = 0, 0, at + 4
@@ -81,27 +90,31 @@ def _topic(data: bytes, at: int, topics: list[dict[str, Any]]) -> int | None:
             return None
         partitions.append({"index": index, "records": data[start:at]})
         at += 1
-    topics.append({"name": name, "topic_id": ZERO_UUID, "partition_data": partitions})
+    topics.append({"name": name, "topic_id": topic_id, "partition_data": partitions})
     return None if data[at] else at + 1
 
 
 def encode_response(key: int, version: int, body: Mapping[str, Any]) -> bytes:
     """As `messages.encode_response`."""
     topics = body["responses"]
-    if _FLEXIBLE <= version < _IDS and len(topics) < _SMALL - 1:
+    if version >= _FLEXIBLE and len(topics) < _SMALL - 1:
         parts = [bytes((len(topics) + 1,))]
-        if all(_encode_topic(topic, parts) for topic in topics):
+        if all(_encode_topic(version, topic, parts) for topic in topics):
             parts.append(_END)
             return b"".join(parts)
     return messages.encode_response(key, version, body)
 
 
-def _encode_topic(topic: Mapping[str, Any], parts: list[bytes]) -> bool:
+def _encode_topic(version: int, topic: Mapping[str, Any], parts: list[bytes]) -> bool:
     """False: something is unusual."""
     name, partitions = topic["name"].encode(), topic["partition_responses"]
     if len(name) >= _SMALL - 1 or len(partitions) >= _SMALL - 1:
         return False
-    parts.append(b"%c%b%c" % (len(name) + 1, name, len(partitions) + 1))
+    if version >= _IDS:
+        parts.append(topic.get("topic_id", ZERO_UUID))
+    else:
+        parts.append(b"%c%b" % (len(name) + 1, name))
+    parts.append(bytes((len(partitions) + 1,)))
     for each in partitions:
         if any(name in each for name in _UNUSUAL):
             return False

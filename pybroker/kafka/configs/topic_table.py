@@ -51,9 +51,9 @@ def _truth(name: str, default: str) -> TopicConfig:
     return TopicConfig(name, Kind.BOOLEAN, default, TRUTH, "true or false")
 
 
-def _choice(name: str, default: str, *choices: str) -> TopicConfig:
+def _choice(name: str, default: str, *choices: str, effect: str = "") -> TopicConfig:
     wanted = "one of " + ", ".join(choices)
-    return TopicConfig(name, Kind.STRING, default, one_of(*choices), wanted)
+    return TopicConfig(name, Kind.STRING, default, one_of(*choices), wanted, effect)
 
 
 CLEANUP_POLICY: Final = "cleanup.policy"
@@ -79,7 +79,13 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
         _number(RETENTION_BYTES, -1, -1, effect="retention: retentionSizeInMB, rounded up"),
         _number(DELETE_RETENTION_MS, 86_400_000, effect="compactionDeleteRetention"),
         _number(MAX_MESSAGE_BYTES, 1_048_588, 0, _INT, effect="maxMessageSize"),
-        _choice(TIMESTAMP_TYPE, "CreateTime", "CreateTime", "LogAppendTime"),
+        _choice(
+            TIMESTAMP_TYPE,
+            "CreateTime",
+            "CreateTime",
+            "LogAppendTime",
+            effect="LogAppendTime: records of Kafka's clients get the broker's time",
+        ),
         _choice(
             COMPRESSION_TYPE,
             "producer",

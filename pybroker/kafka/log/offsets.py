@@ -21,6 +21,7 @@ from pybroker.broker.persistent.entry_metadata import STAMPED
 from pybroker.kafka.log.offset_table import OffsetTable
 from pybroker.wire.message_metadata import broker_index_of
 
+LOG_START: Final = "kafka-log-start"  # a property: DeleteRecords has deleted what is before it
 _REMEMBERED: Final = 1000  # places
 _MARK_EVERY: Final = 500  # entries
 _MARK_BYTES: Final = 4 * 1024 * 1024
@@ -80,8 +81,13 @@ class Offsets:
     # -- the two ends
 
     async def start(self) -> int:
-        """The first offset that was not deleted. There need not be a message: a failed write at the
-        beginning of the log is a gap, and a consumer that waited for it is within the log.
+        """The first offset that was not deleted, by retention or by DeleteRecords."""
+        return max(await self._first_kept(), int(self._ledger.properties.get(LOG_START, "0")))
+
+    async def _first_kept(self) -> int:
+        """The first offset in the ledgers that are there. There need not be a message: a failed
+        write at the beginning of the log is a gap, and a consumer that waited for it is within the
+        log.
         """
         if self._is_whole:
             return min(self._table.ledgers.values(), default=self._table.base)

@@ -18,13 +18,14 @@ from pybroker.broker.persistent.producers import Producer
 from pybroker.broker.persistent.publishing import Published
 from pybroker.broker.persistent.topic import Topic
 from pybroker.kafka.conversion.entries import kafka_entry
+from pybroker.kafka.log.append_time import AppendTime
 from pybroker.kafka.log.offset_table import offset_table
 from pybroker.kafka.log.offsets import Offsets
 from pybroker.kafka.log.producer_snapshots import ProducerSnapshots
 from pybroker.kafka.log.publisher import Publisher
 from pybroker.kafka.producers.partition_producers import PartitionProducers
 from pybroker.kafka.producers.sequences import Answer, SentBatch
-from pybroker.kafka.records.batch import BatchHeader
+from pybroker.kafka.records.batch import NO_TIMESTAMP, BatchHeader, stamped
 from pybroker.kafka.records.errors import TooManyBytes
 
 LEADER_EPOCH: Final = 0
@@ -47,6 +48,7 @@ class PartitionLog:
         self.topic = topic
         self.offsets: Offsets
         self.publisher = Publisher(topic)
+        self._append_time = AppendTime(topic)
         self.waiting: dict[Changed, None] = {}  # called when there may be more to read
         self._is_open = self._closed = False
         self._snapshots: ProducerSnapshots | None = None
@@ -124,18 +126,22 @@ class PartitionLog:
         producers: PartitionProducers | None,
         answer: Answer,
         txn_id: TxnId | None = None,
-    ) -> None:
+    ) -> int:
         """`answer` is called once the batch is durable, or could not be stored; at once for a copy.
-        `producers` are None for a batch without a producer id.
+        `producers` are None for a batch without a producer id. Returns the time that all records
+        get, or NO_TIMESTAMP: they have their own.
 
         Raises ProducerRefused, PulsarError.
         """
+        at_append = self._append_time.is_on
         if producers is not None and (copy := producers.check(header)) is not None:
             copy.when_durable(answer)
-            return
+            return copy.time_ms if at_append else NO_TIMESTAMP
         stamps = self.topic.ledger.interceptor
         assert isinstance(stamps, EntryStamps) and stamps.index is not None
         base_offset, now_ms = stamps.index + 1, self.topic.clock.now_ms()
+        if at_append:
+            batch = stamped(batch, now_ms)
         entry = kafka_entry(batch, header, base_offset, LEADER_EPOCH, now_ms)
         self._check(entry)
         sent = None
@@ -147,6 +153,7 @@ class PartitionLog:
         if sent is not None and producers is not None:
             done = self._settling(header.producer_id, sent, producers, done)
         self.topic.publish(producer, run, done)
+        return now_ms if at_append else NO_TIMESTAMP
 
     def _check(self, entry: bytes) -> None:
         """Raises PulsarError or TooManyBytes, if the topic's policies do not allow the entry."""

@@ -37,9 +37,10 @@ async def first_at(log: PartitionLog, time_ms: int, committed_only: bool) -> Tim
     if position > limit:
         return None
     offset = await log.offsets.end_after(ledger.previous_position(position))
-    async for batch in _batches(log, offset, limit):
+    start = await log.offsets.start()
+    async for batch in _batches(log, max(start, offset), limit):
         async for found in _times(batch):
-            if found.time_ms >= time_ms:
+            if found.time_ms >= time_ms and found.offset >= start:
                 return found
     return None
 
@@ -53,7 +54,8 @@ async def latest_time(log: PartitionLog, committed_only: bool) -> TimedOffset | 
         if not _may_have_later(batch, best):
             continue
         async for found in _times(batch):
-            if best is None or found.time_ms > best.time_ms:
+            is_later = best is None or found.time_ms > best.time_ms
+            if is_later and found.offset >= start:
                 best = found
     return best
 

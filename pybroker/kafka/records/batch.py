@@ -16,6 +16,7 @@ from managed_ledger.checksum import crc32c
 from managed_ledger.config import MAX_MESSAGES_PER_ENTRY
 from pybroker.kafka.records.errors import (
     BadRecords,
+    BadTimestamp,
     CorruptBatch,
     TooManyRecords,
     UnsupportedCompression,
@@ -123,6 +124,8 @@ def checked_from_client(batch: bytes) -> BatchHeader:
     _check_count(header)
     if header.attributes & CONTROL:
         raise BadRecords("Only the broker writes control batches")
+    if header.attributes & LOG_APPEND_TIME:
+        raise BadTimestamp("Only the broker knows when records are appended: send CreateTime")
     if header.attributes & CODEC >= _CODECS:
         raise UnsupportedCompression(f"Compression {header.attributes & CODEC} is not known")
     if header.producer_id >= 0:

@@ -37,3 +37,9 @@ class TooManyRecords(BadRecords):
     """More records than an entry may have messages. Clients that can split a batch do."""
 
     code = 10  # MESSAGE_TOO_LARGE
+
+
+class BadTimestamp(BadRecords):
+    """A producer claims to know when its records are appended."""
+
+    code = 32  # INVALID_TIMESTAMP

@@ -4,12 +4,15 @@
   out at the broker: the list of aborted transactions is empty.
 - 5: the log's first offset; 7: fetch sessions, of which there are none here: session id 0.
 - 9: the client's leader epoch; 11: the rack; 12: the epoch of the last fetch.
+- 13: topics by their ids (KIP-516); 15 to 18: what replicas say.
+- 16: the new leader of a partition (KIP-951) is left out: clients believe only a later epoch, and
+  epochs do not change here.
 
 Up to max_bytes in all and partition_max_bytes of each are answered; only the first batch may be
 larger. With less than min_bytes the request waits for max_wait_ms, and is woken by the topics.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 from managed_ledger.errors import ManagedLedgerError
@@ -22,9 +25,11 @@ from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
+from pybroker.kafka.topics import named
 
 _READ_COMMITTED: Final = 1
 _MOST_WAIT_S: Final = 30.0
+_FIRST_WITH_IDS: Final = 13
 _MOST_BYTES: Final = 16 * 1024 * 1024
 Body = Mapping[str, Any]
 
@@ -34,12 +39,13 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     topics = [
         {
             "topic": topic["topic"],
+            "topic_id": topic["topic_id"],
             "partitions": [
-                await _asked(services, session, topic["topic"], each, committed)
+                await _asked(services, session, name, each, committed)
                 async for each in paced(topic["partitions"])
             ],
         }
-        async for topic in paced(request["topics"])
+        async for name, topic in _named(services, request)
     ]
     room_bytes = services.fetched.take(session, min(max(0, request["max_bytes"]), _MOST_BYTES))
     fetching = Fetching(list(_partitions(topics)), room_bytes)
@@ -49,10 +55,21 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     services.fetched.used(session, fetching.size_bytes)
     return {
         "responses": [
-            {"topic": each["topic"], "partitions": [p.response() for p in each["partitions"]]}
+            {**each, "partitions": [partition.response() for partition in each["partitions"]]}
             for each in topics
         ]
     }
+
+
+async def _named(
+    services: KafkaServices, request: Request
+) -> AsyncIterator[tuple[str | None, Body]]:
+    if request.version >= _FIRST_WITH_IDS:
+        async for name, topic in named(services, request["topics"]):
+            yield name, topic
+        return
+    async for topic in paced(request["topics"]):
+        yield topic["topic"], topic
 
 
 def _partitions(topics: list[dict[str, Any]]) -> Iterator[PartitionFetch]:
@@ -61,9 +78,11 @@ def _partitions(topics: list[dict[str, Any]]) -> Iterator[PartitionFetch]:
 
 
 async def _asked(
-    services: KafkaServices, session: Session, topic: str, asked: Body, committed: bool
+    services: KafkaServices, session: Session, topic: str | None, asked: Body, committed: bool
 ) -> PartitionFetch:
     index = asked["partition"]
+    if topic is None:
+        return refused(index, ErrorCode.UNKNOWN_TOPIC_ID)
     try:
         log = await partition_log_of(services, session, topic, index, Operation.READ)
         check_epoch(asked["current_leader_epoch"])

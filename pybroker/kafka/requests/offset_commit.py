@@ -1,12 +1,13 @@
 """OffsetCommit: a group's offsets, durable when they are answered.
 
-Versions: from 6 on leader epochs; from 7 on group.instance.id. Version 10, with topic ids, is left
-out. The retention of versions 2 to 4 is ignored, as Kafka does: the broker's applies.
+Versions: from 6 on leader epochs; from 7 on group.instance.id; from 10 on topics by their ids. The
+retention of versions 2 to 4 is ignored, as Kafka does: the broker's applies.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from pybroker.kafka.codec.primitives import ZERO_UUID
 from pybroker.kafka.coordinator.committing import Committer, Errors, Wanted, commit
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.offsets.records import TopicPartition
@@ -14,10 +15,13 @@ from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_group, require_topic
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.topics import found_partition
+from pybroker.kafka.topics import found_partition, named
+
+_FIRST_WITH_IDS: Final = 10
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
+    nameless = await _give_names(services, request)
     wanted = wanted_offsets(request)
     unknown = await unknown_partitions(services, session, wanted)
     committer = Committer(
@@ -31,7 +35,32 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         errors = await commit(services.groups, request["group_id"], committer, known)
     except KafkaError as error:
         errors = dict.fromkeys(known, error.code)
-    return {"topics": topics_with_errors(request, {**errors, **unknown})}
+    return {"topics": [*topics_with_errors(request, {**errors, **unknown}), *nameless]}
+
+
+async def _give_names(services: KafkaServices, request: Request) -> list[dict[str, Any]]:
+    """Give the topics their names instead of their ids; returns the answers for unknown ids."""
+    if request.version < _FIRST_WITH_IDS:
+        return []
+    with_names, nameless = [], []
+    async for name, topic in named(services, request["topics"]):
+        if name is None:
+            nameless.append(
+                {
+                    "topic_id": topic["topic_id"],
+                    "partitions": [
+                        {
+                            "partition_index": each["partition_index"],
+                            "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
+                        }
+                        for each in topic["partitions"]
+                    ],
+                }
+            )
+        else:
+            with_names.append({**topic, "name": name})
+    request.body["topics"] = with_names
+    return nameless
 
 
 def wanted_offsets(request: Request) -> dict[TopicPartition, Wanted]:
@@ -65,6 +94,7 @@ def topics_with_errors(request: Request, errors: Errors) -> list[dict[str, Any]]
     return [
         {
             "name": topic["name"],
+            "topic_id": topic.get("topic_id", ZERO_UUID),
             "partitions": [
                 {
                     "partition_index": each["partition_index"],

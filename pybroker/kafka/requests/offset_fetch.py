@@ -1,7 +1,7 @@
 """OffsetFetch: what groups have committed.
 
 Versions: to 7 one group, from 8 on several; from 2 on all of a group's offsets; from 7 on stable
-ones only, on request (KIP-447). Version 10, with topic ids, is left out.
+ones only, on request (KIP-447); from 10 on topics by their ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,10 @@ from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
+from pybroker.kafka.topics import named
 
 _SEVERAL: Final = 8
+_FIRST_WITH_IDS: Final = 10
 _WITH_AN_ERROR: Final = 2  # of the whole, from here on
 _NOTHING: Final = -1
 
@@ -26,13 +28,50 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         asked = request["groups"]
         return {
             "groups": [
-                await _group(services, session, each, require_stable) async for each in paced(asked)
+                await _by_ids(services, session, each, require_stable)
+                if request.version >= _FIRST_WITH_IDS
+                else await _group(services, session, each, require_stable)
+                async for each in paced(asked)
             ]
         }
     group = await _group(services, session, request.body, require_stable)
     if request.version < _WITH_AN_ERROR and group["error_code"] is not ErrorCode.NONE:
         group["topics"] = _failed(request["topics"], group["error_code"])
     return group
+
+
+async def _by_ids(
+    services: KafkaServices, session: Session, asked: Mapping[str, Any], require_stable: bool
+) -> dict[str, Any]:
+    """A group with topics by their ids."""
+    nameless: list[dict[str, Any]] = []
+    if (topics := asked["topics"]) is not None:
+        with_names = []
+        async for name, topic in named(services, topics):
+            if name is None:
+                nameless.append(_unknown(topic))
+            else:
+                with_names.append({**topic, "name": name})
+        asked = {**asked, "topics": with_names}
+    found = await _group(services, session, asked, require_stable)
+    for topic in found["topics"]:
+        topic["topic_id"] = services.topic_ids.of(topic["name"])
+    found["topics"] += nameless
+    return found
+
+
+def _unknown(topic: Mapping[str, Any]) -> dict[str, Any]:
+    partitions = [
+        {
+            "partition_index": each,
+            "committed_offset": _NOTHING,
+            "committed_leader_epoch": _NOTHING,
+            "metadata": "",
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
+        }
+        for each in topic["partition_indexes"]
+    ]
+    return {"topic_id": topic["topic_id"], "partitions": partitions}
 
 
 async def _group(

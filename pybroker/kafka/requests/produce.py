@@ -2,8 +2,10 @@
 
 - 3: message format 2, with a transactional id.
 - 7: zstd; 8: which record of a batch is wrong.
-- 10: the current leader, if it is another broker; 11: TRANSACTION_ABORTABLE.
+- 10: the new leader of a partition (KIP-951) is left out: clients believe only a later epoch, and
+  epochs do not change here. 11: TRANSACTION_ABORTABLE.
 - 12: the first batch for a partition adds it to the transaction (KIP-890, second part).
+- 13: topics by their ids (KIP-516).
 
 acks=1 and acks=all are the same here, a receipt follows the fsync; with acks=0 there is no
 response. The batches of a request are appended in its order before the next request begins.
@@ -34,11 +36,13 @@ from pybroker.kafka.records.batch import BatchHeader, checked_from_client
 from pybroker.kafka.records.errors import BadRecords, TooManyBytes
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
+from pybroker.kafka.topics import learn_ids
 from pybroker.kafka.transactions.requesting import claim_of, client_of
 
 _ACKS: Final = (-1, 0, 1)
 _ABORTABLE: Final = 11  # the first version that knows TRANSACTION_ABORTABLE
 _ADDS_PARTITIONS: Final = 12
+_FIRST_WITH_IDS: Final = 13
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
 _AGAIN: Final = frozenset(
     (
@@ -53,6 +57,7 @@ _MOST_HELD_S: Final = 30.0  # by the publish rate
 _SENT_AGAIN: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -126,17 +131,28 @@ async def handle(
 async def _begin(
     services: KafkaServices, session: Session, request: Request, outcome: _Outcome
 ) -> None:
+    if request.version >= _FIRST_WITH_IDS:
+        await learn_ids(services, [each["topic_id"] for each in request["topic_data"]])
     for topic in request["topic_data"]:
         partitions: list[dict[str, Any]] = []
-        outcome.responses.append({"name": topic["name"], "partition_responses": partitions})
+        topic_id = topic["topic_id"]
+        outcome.responses.append(
+            {"name": topic["name"], "topic_id": topic_id, "partition_responses": partitions}
+        )
+        name = topic["name"]
+        if request.version >= _FIRST_WITH_IDS:
+            name = services.topic_ids.name_of(topic_id)
         for asked in topic["partition_data"]:
             response = outcome.begin(partitions, asked["index"])
             try:
                 if request["acks"] not in _ACKS:
                     raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or all")
-                await _append(services, session, request, topic["name"], asked, outcome, response)
+                if name is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                await _append(services, session, request, name, asked, outcome, response)
             except _REFUSALS as error:
-                _note_refusal(session, (topic["name"], asked["index"]), asked["records"], error)
+                place = name or str(topic_id), asked["index"]
+                _note_refusal(session, place, asked["records"], error)
                 outcome.answer(response, None, error)
     outcome.one_less()
 
@@ -188,7 +204,8 @@ async def _append(
         _note_refusal(session, place, batch, error)
         outcome.answer(response, offset, error)
 
-    log.append(batch, header, producer, producers, answer, txn_id)
+    appended_ms = log.append(batch, header, producer, producers, answer, txn_id)
+    response["log_append_time_ms"] = appended_ms
     if refused is not None:
         refused.stored(place, header)
 
