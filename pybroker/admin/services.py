@@ -1,6 +1,6 @@
 """Everything that the admin routes use; the composition root assembles it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -51,6 +51,19 @@ class KafkaGroups(Protocol):
 
     async def groups(self) -> list[dict[str, Any]]: ...
     async def group(self, group_id: str) -> dict[str, Any]: ...
+    async def end_offsets(self, topic: str) -> list[dict[str, int]]: ...
+
+    @property
+    def members_bytes(self) -> int:
+        """What members of groups take in memory."""
+        ...
+
+    def measured(self) -> Iterator[dict[str, Any]]:
+        """The groups that this broker coordinates and that are in use: group, kind, members, and
+        the lag of loaded partitions by the full names of their topics.
+        """
+        ...
+
     async def commit_offsets(
         self,
         identity: Identity | None,

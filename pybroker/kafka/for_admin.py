@@ -1,24 +1,25 @@
 """Groups for the admin API: who is in them, how far behind they are; offsets in any transaction."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import AuthorizationError, PulsarError, ServiceNotReady
-from pybroker.base.names import TxnId
-from pybroker.base.runtime import Pace
-from pybroker.broker.brokers.ownership import take
+from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.brokers.ownership import NotServedHere, take
 from pybroker.broker.namespaces.tenants import Conflict, NotFound
+from pybroker.broker.persistent.entry_metadata import EntryStamps
 from pybroker.kafka.coordinator.committing import Committer, Wanted
-from pybroker.kafka.coordinator.describing import Listed, list_groups
+from pybroker.kafka.coordinator.describing import Listed, list_groups, listed_in, members_in
 from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.log.partition_log import partition_log
 from pybroker.kafka.offsets.logs import topic_of_group
-from pybroker.kafka.offsets.records import TopicPartition
+from pybroker.kafka.offsets.records import Committed, TopicPartition
+from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
-from pybroker.kafka.topics import partition_name, partition_topic
+from pybroker.kafka.topics import partition_count, partition_name, partition_topic
 from pybroker.security.authorization import Need, Target
 from pybroker.security.identity import Identity
 
@@ -29,7 +30,6 @@ _AGAIN: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     )
 )
-_OFFSETS_A_TURN: Final = 50
 
 
 class KafkaForAdmin:
@@ -57,36 +57,86 @@ class KafkaForAdmin:
 
     async def _group(self, listed: Listed) -> dict[str, Any]:
         shard = await self._services.groups.shard_of(listed.group_id)
-        classic = shard.groups.get(listed.group_id)
-        consumers = shard.consumers.groups.get(listed.group_id)
-        members = len(classic.members) if classic else len(consumers.members) if consumers else 0
-        committed = len(shard.log.state.of(listed.group_id))
         return {
             "group": listed.group_id,
             "kind": listed.kind,
             "state": listed.state,
-            "members": members,
-            "committedPartitions": committed,
+            "members": members_in(shard, listed.group_id),
+            "committedPartitions": len(shard.log.state.of(listed.group_id)),
         }
 
     async def _offsets(self, shard: Shard, group_id: str) -> list[dict[str, Any]]:
-        found, pace = [], Pace(_OFFSETS_A_TURN)
-        for place, committed in sorted(shard.log.state.of(group_id).items()):
-            await pace.step()
-            end = await self._end_offset(place)
+        committed = dict(sorted(shard.log.state.of(group_id).items()))
+        ends, found = await self._ends(committed), []
+        for place, each in committed.items():
             offset = {"topic": place.topic, "partition": place.partition}
-            offset |= {"committedOffset": committed.offset, "metadata": committed.metadata}
-            if end is not None:
-                offset |= {"endOffset": end, "lag": max(0, end - committed.offset)}
+            offset |= {"committedOffset": each.offset, "metadata": each.metadata}
+            if (end := ends.get(place)) is not None:
+                offset |= {"endOffset": end, "lag": max(0, end - each.offset)}
             found.append(offset)
         return found
 
-    async def _end_offset(self, place: TopicPartition) -> int | None:
-        """None if the partition does not exist any more, or another broker has it."""
-        with suppress(KafkaError, PulsarError, ManagedLedgerError):
-            topic = await partition_topic(self._services, place.topic, place.partition)
-            return await (await partition_log(topic).opened()).end_offset(committed_only=True)
-        return None
+    async def _ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Without those of partitions that do not exist any more, or whose broker does not say."""
+        found: dict[TopicPartition, int] = {}
+        elsewhere: dict[str, dict[int, TopicName]] = {}
+        async for place in paced(places):
+            with suppress(KafkaError, PulsarError, ManagedLedgerError):
+                name = partition_name(self._services, *place)
+                try:
+                    found[place] = await self._end_offset(place)
+                except NotServedHere:
+                    elsewhere.setdefault(place.topic, {})[place.partition] = name
+        if (ask := self._services.end_offsets_elsewhere) is not None:
+            for topic, names in elsewhere.items():
+                for partition, end in (await ask(topic, names)).items():
+                    found[TopicPartition(topic, partition)] = end
+        return found
+
+    async def _end_offset(self, place: TopicPartition) -> int:
+        """Raises KafkaError, PulsarError, ManagedLedgerError; NotServedHere."""
+        topic = await partition_topic(self._services, *place)
+        return await (await partition_log(topic).opened()).end_offset(committed_only=True)
+
+    async def end_offsets(self, topic: str) -> list[dict[str, int]]:
+        """Of the partitions that this broker serves. Raises NotFound."""
+        with _errors():
+            name, owns = self._services.names.topic(topic), self._services.topics.ownership.owns
+            if not (count := partition_count(self._services, name)):
+                raise NotFound(f"There is no topic {topic}")
+            found = []
+            async for index in paced(range(count)):
+                place = TopicPartition(topic, index)
+                if owns(partition_name(self._services, *place)):
+                    found.append({"partition": index, "endOffset": await self._end_offset(place)})
+            return found
+
+    # -- metrics
+
+    @property
+    def members_bytes(self) -> int:
+        return self._services.groups.memory.size_bytes
+
+    def measured(self) -> Iterator[dict[str, Any]]:
+        for shard in self._services.groups.in_use():
+            for each in listed_in(shard):
+                offsets = shard.log.state.of(each.group_id)
+                yield {
+                    "group": each.group_id,
+                    "kind": each.kind,
+                    "members": members_in(shard, each.group_id),
+                    "lag": dict(self._lags(offsets)),
+                }
+
+    def _lags(self, offsets: Mapping[TopicPartition, Committed]) -> Iterator[tuple[str, int]]:
+        """Of loaded partitions with offsets."""
+        for place, committed in list(offsets.items()):
+            with suppress(KafkaError):
+                name = partition_name(self._services, *place)
+                topic = self._services.topics.serving(name)
+                stamps = None if topic is None else topic.ledger.interceptor
+                if isinstance(stamps, EntryStamps) and stamps.index is not None:
+                    yield str(name), max(0, stamps.index + 1 - committed.offset)
 
     async def commit_offsets(
         self,

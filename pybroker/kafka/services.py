@@ -1,11 +1,13 @@
 """The dependencies of the requests' handlers; filled in by the composition root."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.topics import Topics
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
@@ -21,6 +23,8 @@ from pybroker.security.authorization import Authorizer
 from pybroker.server.connections.frame_budget import FrameBudget
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.ends.participants import Participants
+
+EndOffsets = Callable[[str, Mapping[int, TopicName]], Awaitable[Mapping[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +49,5 @@ class KafkaServices:
     topic_ids: TopicIds
     changes: TopicChanges
     authorizer: Authorizer | None = None  # None: no request needs a permission
+    # Where partitions of a topic end that other brokers serve, as far as they answer.
+    end_offsets_elsewhere: EndOffsets | None = None

@@ -27,6 +27,7 @@ from pybroker.kafka.transactions.kafka_transactions import KafkaTransactions
 from pybroker.kafka.transactions.remote_producers import RemoteProducers
 from pybroker.kafka.transactions.surroundings import TransactionLimits
 from pybroker.process.kafka_changes import SharedChanges
+from pybroker.process.kafka_end_offsets import EndOffsetsElsewhere
 from pybroker.process.kafka_offsets import LazyOffsets
 from pybroker.process.kafka_peers import KafkaPeers
 from pybroker.process.kafka_sessions import KafkaSessions
@@ -110,5 +111,6 @@ def kafka_listener(
             topic_ids=TopicIds(names),
             changes=changes,
             authorizer=services.authorizer,
+            end_offsets_elsewhere=None if membership is None else EndOffsetsElsewhere(membership),
         )
     )

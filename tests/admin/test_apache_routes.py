@@ -90,6 +90,7 @@ OURS: Final = {
     ("GET", "/admin/v3/kafka/groups"),
     ("GET", "/admin/v3/kafka/groups/{}"),
     ("DELETE", "/admin/v3/kafka/offsets/{}"),
+    ("GET", "/admin/v3/kafka/endOffsets/{}"),
     ("GET", "/admin/v3/transactions/ended"),
     ("GET", "/admin/v3/transactions/live"),
     ("GET", "/admin/v3/transactions/segments/{}/{}/{}"),

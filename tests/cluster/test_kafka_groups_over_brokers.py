@@ -15,7 +15,7 @@ from pybroker.kafka.offsets.logs import topic_of_group
 
 pytestmark = pytest.mark.slow
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP = 8, 9, 10, 11
-HEARTBEAT, SYNC_GROUP, LIST_GROUPS, GROUP_HEARTBEAT = 12, 14, 16, 68
+HEARTBEAT, SYNC_GROUP, LIST_GROUPS, DELETE_TOPICS, GROUP_HEARTBEAT = 12, 14, 16, 20, 68
 NONE, ELSEWHERE = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 PROTOCOL: Final = {"name": "range", "metadata": b"any"}
 
@@ -244,7 +244,7 @@ def test_unchanged_consumers_read_on_while_brokers_die(cluster: KafkaCluster) ->
     assert sorted(set(found)) == [(p, offset) for p in range(4) for offset in range(25)]
 
 
-def test_any_broker_lists_the_groups_of_all_and_leads_to_each() -> None:
+def test_any_broker_lists_the_groups_of_all_and_each_forgets_a_deleted_topic() -> None:
     cluster = KafkaCluster(0, serves_http=True)
     try:
         brokers = cluster.two()
@@ -258,6 +258,9 @@ def test_any_broker_lists_the_groups_of_all_and_leads_to_each() -> None:
             assert [each["group"] for each in found] == sorted(groups)
             for group in groups:
                 (place,) = rest.get(f"v3/kafka/groups/{group}")["offsets"]
-                assert place["committedOffset"] == 3
+                assert (place["committedOffset"], place["endOffset"], place["lag"]) == (3, 0, 0)
+        cluster.ask(brokers[0], DELETE_TOPICS, 5, {"topic_names": ["orders"], "timeout_ms": 9_000})
+        for broker, group in zip(brokers, groups, strict=True):
+            assert committed(cluster, broker, group) == (NONE, -1)
     finally:
         cluster.close()

@@ -24,7 +24,7 @@ POLICY = (
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True, faults=True) as broker:
+    with pybroker.testing.broker(http=True, faults=True, kafka=True) as broker:
         yield broker
 
 

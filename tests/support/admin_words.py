@@ -14,6 +14,7 @@ FLEETING: Final = f"non-persistent://{NAMESPACE}/fleeting"
 PLACES: Final = {
     "topicName": TOPIC,
     "topic": TOPIC,
+    "group": "readers",
     "namespaceName": NAMESPACE,
     "namespace": NAMESPACE,
     "tenant": TENANT,

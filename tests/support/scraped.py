@@ -7,8 +7,10 @@ from pathlib import Path
 
 import httpx
 from compacting import compact
+from kafka_produce import batch, create, produce
 from prometheus_client.parser import text_string_to_metric_families
 from raw_client import RawClient
+from raw_kafka import RawKafka
 from v5_raw import join, next_layout, watch_layout
 
 import pybroker.testing
@@ -21,6 +23,7 @@ _NAME = f"persistent://{TOPIC}"
 _TYPED = "persistent://public/default/typed"
 _SCALABLE = "topic://public/default/scalable"
 _PASSING = "non-persistent://public/default/passing"
+_OFFSET_COMMIT = 8
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,24 @@ class Scrape:
 def busy_broker(data_dir: Path) -> Iterator[RunningBroker]:
     limits = {"max_open_transaction_messages_per_topic": 5}
     with (
-        pybroker.testing.broker(data_dir=data_dir, http=True, **limits) as broker,
+        pybroker.testing.broker(data_dir=data_dir, http=True, kafka=True, **limits) as broker,
         Client(broker.service_url, enable_transaction=True) as client,
     ):
         _make_busy(broker, client)
         yield broker
 
 
+def _use_a_kafka_group(broker: RunningBroker) -> None:
+    with RawKafka(broker.kafka_bootstrap) as raw:
+        create(raw, "counted")
+        produce(raw, "counted", batch(b"1", b"2", b"3"))
+        place = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+        topics = [{"name": "counted", "partitions": [place]}]
+        raw.ask(_OFFSET_COMMIT, 7, {"group_id": "readers", "member_id": "", "topics": topics})
+
+
 def _make_busy(broker: RunningBroker, client: Client) -> None:
+    _use_a_kafka_group(broker)
     with httpx.Client(base_url=broker.admin_url) as admin:
         admin.put(f"/admin/v2/persistent/{TOPIC}")
         rate = {"dispatchThrottlingRateInMsg": 1000, "ratePeriodInSecond": 1}

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pybroker.admin.metrics import broker, process, scalable, storage, topics, transactions
+from pybroker.admin.metrics import (
+    broker,
+    kafka,
+    process,
+    scalable,
+    storage,
+    topics,
+    transactions,
+)
 from pybroker.base.metrics import Metric
 
-_AREAS: Final = (broker, topics, scalable, storage, transactions, process)
+_AREAS: Final = (broker, topics, scalable, storage, transactions, kafka, process)
 METRICS: Final[Mapping[str, Metric]] = {
     metric.name: metric for area in _AREAS for metric in area.ROWS
 }

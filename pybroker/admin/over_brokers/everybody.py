@@ -48,6 +48,7 @@ class EverybodyRoutes:
             ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): self._lists,
             ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): self._lists,
             ("GET", "/admin/v3/kafka/groups"): self._groups,
+            ("GET", "/admin/v3/kafka/endOffsets/{name}"): self._ends,
             ("DELETE", "/admin/v3/kafka/offsets/{name}"): self._lists,
             ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
             ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,
@@ -65,6 +66,10 @@ class EverybodyRoutes:
         """Each broker knows the groups of Kafka's that it coordinates."""
         found = [group for reply in await self.all_of_them(request, own) for group in reply]
         return sorted(found, key=lambda group: str(group["group"]))
+
+    async def _ends(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:
+        found = [each for reply in await self.all_of_them(request, own) for each in reply]
+        return sorted(found, key=lambda each: int(each["partition"]))
 
     async def _of_coordinators(self, request: Request, own: Endpoint) -> Any:
         if (one := request.query_params.get(_ONE, "")).isdecimal():

@@ -15,6 +15,8 @@ from pybroker.admin.shapes import kafka as shapes
 
 _WHOLE_TOPIC: Final = -1
 _GROUPS: Final = "/admin/v3/kafka/groups"
+_GROUP: Final = _GROUPS + "/{group:segment}"
+_ENDS: Final = "/admin/v3/kafka/endOffsets/{name:segment}"
 _FORGET: Final = "/admin/v3/kafka/offsets/{name:segment}"
 _OFFSETS: Final = "/admin/v3/transactions/{most:int}/{least:int}/kafkaOffsets"
 
@@ -27,7 +29,10 @@ class KafkaRoutes:
         body = Body(shapes.COMMIT)
         return [
             route("GET", _GROUPS, self.groups, shapes.GROUPS, refuses=(409,)),
-            route("GET", _GROUPS + "/{group:path}", self.group, shapes.GROUP, refuses=(404, 409)),
+            route(
+                "GET", _GROUPS + "/{group:segment}", self.group, shapes.GROUP, refuses=(404, 409)
+            ),
+            route("GET", _ENDS, self.ends, shapes.ENDS, refuses=(404, 409)),
             route("DELETE", _FORGET, self.forget, shapes.LOGS, query=shapes.OF_PARTITION),
             route("POST", _OFFSETS, self.commit, body=body, refuses=(404, 405, 409), changes=False),
         ]
@@ -47,6 +52,12 @@ class KafkaRoutes:
     async def group(self, request: Request) -> dict[str, Any]:
         """A group, with the committed offset and the lag of each partition."""
         return await self._kafka.group(request.path_params["group"])
+
+    async def ends(self, request: Request) -> list[dict[str, int]]:
+        """Where those partitions of a topic end that this broker serves: the offset of the next
+        committed message.
+        """
+        return await self._kafka.end_offsets(request.path_params["name"])
 
     async def forget(self, request: Request) -> list[int]:
         """Forget what groups that this broker coordinates have committed of a topic, or of one of

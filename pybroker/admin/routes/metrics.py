@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pybroker.admin.metrics.broker import BrokerSums, add_broker
+from pybroker.admin.metrics.kafka import add_groups
 from pybroker.admin.metrics.process import add_process
 from pybroker.admin.metrics.scalable import add_scalable
 from pybroker.admin.metrics.storage import StorageSamples
@@ -125,6 +126,8 @@ class MetricsRoutes:
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, self._windows, now_ms)
             await pace.step(PARTS_A_TURN)
+        if (groups := services.kafka()) is not None:
+            await add_groups(exposition, groups, pace, with_topics)
 
 
 def _prefers_openmetrics(accept: str) -> bool:

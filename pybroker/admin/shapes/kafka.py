@@ -17,6 +17,7 @@ _OFFSET: Final = record(
     optional=("endOffset", "lag"),
 )
 GROUP: Final = record("KafkaGroupWithOffsets", {**_GROUP, "offsets": list_of(_OFFSET, None)})
+ENDS: Final = list_of(record("KafkaEndOffset", fields(COUNT, "partition endOffset")), None)
 LOGS: Final = list_of(COUNT, None)
 OF_PARTITION: Final = {"partition": whole(0, 2**31 - 1)}
 _COMMITTED: Final = taken(

@@ -33,6 +33,7 @@ GROUPS: Final[dict[str, tuple[Command, ...]]] = {
     "non-persistent": topics.NON_PERSISTENT,
     "schemas": others.SCHEMAS,
     "transactions": others.TRANSACTIONS,
+    "kafka-groups": others.KAFKA_GROUPS,
     "definitions": others.DEFINITIONS,
 }
 _FORMATS: Final = ("json", "table")

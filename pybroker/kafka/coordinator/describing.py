@@ -41,12 +41,20 @@ async def list_groups(coordinator: GroupCoordinator) -> list[Listed]:
     """The groups that this broker serves. Raises KafkaError."""
     listed = []
     for shard in await coordinator.shards():
-        listed += [_listed(shard, each) for each in _ids(shard)]
+        listed += listed_in(shard)
     return listed
 
 
-def _ids(shard: Shard) -> list[str]:
-    return list(dict.fromkeys([*shard.log.state.group_ids(), *shard.groups]))
+def listed_in(shard: Shard) -> list[Listed]:
+    ids = dict.fromkeys([*shard.log.state.group_ids(), *shard.groups])
+    return [_listed(shard, each) for each in ids]
+
+
+def members_in(shard: Shard, group_id: str) -> int:
+    if (consumers := shard.consumers.groups.get(group_id)) is not None:
+        return len(consumers.members)
+    classic = shard.groups.get(group_id)
+    return 0 if classic is None else len(classic.members)
 
 
 def _listed(shard: Shard, group_id: str) -> Listed:

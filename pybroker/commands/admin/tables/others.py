@@ -1,4 +1,4 @@
-"""Commands for schemas and transactions."""
+"""Commands for schemas, transactions and groups of Kafka's clients."""
 
 import json
 from argparse import Namespace
@@ -11,6 +11,7 @@ from pybroker.commands.admin.command import Command, filled
 from pybroker.commands.admin.rest import Rest
 
 _T: Final = "/admin/v3/transactions"
+_KAFKA: Final = "/admin/v3/kafka"
 _TXN: Final = "-m|--most-sig-bits long -l|--least-sig-bits long"
 _TOPIC: Final = "-t|--topic String"
 
@@ -69,6 +70,13 @@ TRANSACTIONS: Final = (
     Command("transaction-in-pending-ack-stats", f"{_TXN} {_TOPIC} -s|--sub-name String", f"GET {_T}/transactionInPendingAckStats/{{bare}}/{{sub_name}}/{{most_sig_bits}}/{{least_sig_bits}}"),
     Command("position-stats-in-pending-ack", f"{_TOPIC} -s|--subscription-name String -l|--ledger-id Long -e|--entry-id Long [-b|--batch-index Integer]",
             f"GET {_T}/positionStatsInPendingAck/{{bare}}/{{subscription_name}}/{{ledger_id}}/{{entry_id}}", query={"batchIndex": "batch_index"}),
+)  # fmt: skip
+KAFKA_GROUPS: Final = (
+    Command("list", "", f"GET {_KAFKA}/groups"),
+    Command("get", "<group>", run=lambda rest, o: rest.ask("GET", f"{_KAFKA}/groups/{quote(o.group, safe='')}")),
+    Command("end-offsets", "<topic>", run=lambda rest, o: rest.ask("GET", f"{_KAFKA}/endOffsets/{quote(o.topic, safe='')}")),
+    Command("forget-topic", "<topic> [-p|--partition Integer]", run=lambda rest, o: rest.ask(
+        "DELETE", f"{_KAFKA}/offsets/{quote(o.topic, safe='')}", query={} if o.partition is None else {"partition": str(o.partition)})),
 )  # fmt: skip
 DEFINITIONS: Final = (
     Command("export", "[-o|--output String]", run=definitions.export),

@@ -5,6 +5,10 @@ policy.
 from typing import Final
 
 _OF_GROUPS: Final = {
+    "kafka-groups list": "list the groups of Kafka's clients",
+    "kafka-groups get": "show a group's committed offsets, and the lag of each partition",
+    "kafka-groups end-offsets": "show where the partitions of a topic end",
+    "kafka-groups forget-topic": "delete what groups have committed of a topic",
     "bookies delete-bookie-rack": "delete a bookie's rack placement",
     "bookies get-bookie-rack": "show a bookie's rack placement",
     "bookies list-bookies": "list the bookies of the cluster",
