@@ -44,6 +44,7 @@ from pybroker.admin.routes.receiving import ReceivingRoutes
 from pybroker.admin.routes.resource import ResourceRoutes
 from pybroker.admin.routes.scalable import ScalableRoutes
 from pybroker.admin.routes.schema import SchemaRoutes
+from pybroker.admin.routes.segment import SegmentRoutes
 from pybroker.admin.routes.stats import StatsRoutes
 from pybroker.admin.routes.storage import StorageRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
@@ -98,6 +99,7 @@ AREAS = (
     PropertyRoutes,
     StatsRoutes,
     ScalableRoutes,
+    SegmentRoutes,
     StorageRoutes,
     CompactionRoutes,
     SubscriptionRoutes,

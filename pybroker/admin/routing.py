@@ -55,7 +55,10 @@ _FORGOTTEN: Final = "pybroker.forgotten"
 TOPIC: Final = TOPICS + "/{topic:form}"
 SCALABLE_TOPICS: Final = "/admin/v2/scalable/{tenant:segment}/{namespace:segment}"
 SCALABLE_TOPIC: Final = SCALABLE_TOPICS + "/{topic:form}"
-_SCALABLE_PATHS: Final = "/admin/v2/scalable/"
+SEGMENT_PATH: Final = (
+    "/admin/v2/segments/{tenant:segment}/{namespace:segment}/{topic:form}/{descriptor:segment}"
+)
+_SCALABLE_PATHS: Final = ("/admin/v2/scalable/", "/admin/v2/segments/")
 
 
 class SegmentConvertor(PartConvertor[str]):

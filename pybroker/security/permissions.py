@@ -197,6 +197,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("PUT", _NAMESPACE + "/{bundle}/unload", Need.SUPER_USER),
         ("PUT", _NAMESPACE + "/{bundle}/split", Need.SUPER_USER),
         ("POST", _NAMESPACE + "/clearBacklog/{subscription}", Need.CONSUME),
+        ("POST", _NAMESPACE + "/{bundle}/clearSubscriptionBacklog/{subscription}", Need.CONSUME),
         ("POST", _NAMESPACE + "/unsubscribe/{subscription}", Need.CONSUME),
         ("*", _NAMESPACE + "*", Need.TENANT_ADMIN),
         # scalable topics
@@ -212,6 +213,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _SCALABLE + "/merge/*", Need.SUPER_USER),
         ("*", _SCALABLE + "/permissions*", Need.TENANT_ADMIN, "", True),
         ("*", _SCALABLE + "*", Need.TENANT_ADMIN),
+        ("*", "/admin/v2/segments/*", Need.SUPER_USER),
         # topics: producing or consuming permits viewing, consuming permits moving cursors
         ("GET", _TOPICS, Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),

@@ -83,6 +83,16 @@ def test_a_split_of_a_scalable_topic_is_counted(scraped: Scrape) -> None:
         ('segment_state="SEALED"}', 1),
         ('operation="split",operation_trigger="manual",operation_status="success"}', 1),
         ('rebalance_reason="consumer_joined"}', 1),
+        (
+            '_operation_duration_seconds_count{cluster="standalone",operation="split",operation_status="success"}',
+            1,
+        ),
+        ('_seal_duration_seconds_count{cluster="standalone",operation="split"}', 1),
+        ('_takeover_duration_seconds_count{cluster="standalone",operation_status="success"}', 1),
+        ('request_type="lookup",operation_status="success"}', 1),
+        ('request_type="subscribe",operation_status="success"}', 1),
+        ('_leaderless_count{cluster="standalone"}', 0),
+        ('_segment_unwritable_count{cluster="standalone"}', 0),
     ):
         assert f"{labels} {value}" in said, said
     assert scraped.values["pulsar_scalable_topic_controller_count"] == 1

@@ -157,6 +157,43 @@ def test_subscriptions_are_those_of_all_segments(
     refused(admin.get(f"{S}/{scalable}/segments/9/stats"), 404, "no segment 9")
 
 
+def test_one_segment_s_subscriptions_are_made_moved_and_deleted(
+    admin: httpx.Client, scalable: str, admin_broker: RunningBroker
+) -> None:
+    path = f"/admin/v2/segments/{scalable}/0000-7fff-0"
+    with (
+        Client(admin_broker.service_url) as client,
+        client.create_producer(f"segment://{scalable}/0000-7fff-0") as producer,
+    ):
+        producer.send(b"x")
+    assert admin.put(path, json=["audit"]).status_code == 204
+    assert admin.put(f"{path}/subscription/other").status_code == 204
+    for name in ("audit", "other"):
+        assert admin.get(f"{path}/subscription/{name}/backlog").json() == 1
+    assert admin.post(f"{path}/subscription/audit/skip-all").status_code == 204
+    assert admin.get(f"{path}/subscription/audit/backlog").json() == 0
+    at = {"timestamp": 1}
+    assert admin.post(f"{path}/subscription/audit/seek", params=at).status_code == 204
+    assert admin.get(f"{path}/subscription/audit/backlog").json() == 1
+    assert admin.delete(f"{path}/subscription/audit").status_code == 204
+    refused(admin.get(f"{path}/subscription/audit/backlog"), 404, "no subscription audit")
+    refused(admin.post(f"{path}/subscription/other/seek"), 400, "timestamp")
+
+
+def test_only_the_record_makes_ends_and_deletes_segments(
+    admin: httpx.Client, scalable: str
+) -> None:
+    path = f"/admin/v2/segments/{scalable}"
+    refused(admin.put(f"{path}/0000-7fff-9"), 404, "no segment 0000-7fff-9")
+    refused(admin.put(f"{path}/0000-7ffe-0"), 404, "no segment 0000-7ffe-0")
+    refused(admin.put(f"{path}/0"), 412, "as 0000-7fff-1")
+    refused(admin.delete(f"{path}/0000-7fff-0"), 409, "delete the topic")
+    refused(admin.post(f"{path}/0000-7fff-0/terminate"), 409, "split or merge it")
+    admin.post(f"{S}/{scalable}/split/0")
+    assert admin.post(f"{path}/0000-7fff-0/terminate").status_code == 204
+    refused(admin.delete(f"{path}/0000-7fff-0", params={"force": "true"}), 409, "a sealed segment")
+
+
 def test_a_subscription_in_use_is_not_deleted(
     admin: httpx.Client, scalable: str, admin_broker: RunningBroker
 ) -> None:

@@ -49,6 +49,13 @@ OURS: Final = {
     ("POST", "/admin/v2/scalable/{}/{}/{}/subscriptions/{}/seek"),
     ("POST", "/admin/v2/scalable/{}/{}/{}/subscriptions/{}/skip-all"),
     ("GET", "/admin/v2/scalable/{}/{}/{}/permissions"),
+    *((verb, "/admin/v2/segments/{}/{}/{}/{}") for verb in ("PUT", "DELETE")),
+    ("POST", "/admin/v2/segments/{}/{}/{}/{}/terminate"),
+    *((v, "/admin/v2/segments/{}/{}/{}/{}/subscription/{}") for v in ("PUT", "DELETE")),
+    ("GET", "/admin/v2/segments/{}/{}/{}/{}/subscription/{}/backlog"),
+    ("POST", "/admin/v2/segments/{}/{}/{}/{}/subscription/{}/seek"),
+    ("POST", "/admin/v2/segments/{}/{}/{}/{}/subscription/{}/skip-all"),
+    ("POST", "/admin/v2/namespaces/{}/{}/{}/clearSubscriptionBacklog/{}"),
     *((verb, "/admin/v2/scalable/{}/{}/{}/permissions/{}") for verb in ("POST", "DELETE")),
     *(
         (verb, f"/admin/v2/{path}")

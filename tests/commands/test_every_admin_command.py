@@ -33,6 +33,7 @@ PREPARED: Final = (
     "--auto-failover-policy-type min_available --auto-failover-policy-params min_limit=1",
     f"topics create-subscription {TOPIC} -s audit",
     f"topics create-subscription {WIDE} -s audit",
+    f"scalable-topics create-subscription {TOPIC} -s audit",
 )
 # Refused commands, with a part of the message. Configuration is fixed while the broker runs;
 # bundles cannot be split, nor data migrated or offloaded; objects in use are not deleted.
@@ -68,8 +69,6 @@ REFUSED: Final = {
     ("scalable-topics", "create"): "already exists",
     ("scalable-topics", "split-segment"): "There is no segment 7",
     ("scalable-topics", "merge-segments"): "There is no segment 7",
-    ("scalable-topics", "seek"): "has no subscription audit",
-    ("scalable-topics", "clear-backlog"): "has no subscription audit",
     ("scalable-topics", "grant-permission"): "authorizationEnabled",
     ("scalable-topics", "revoke-permission"): "not set at the topic level",
     ("kafka-groups", "list"): "start it --kafka",

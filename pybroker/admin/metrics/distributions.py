@@ -43,10 +43,11 @@ def add_summary(
         exposition.add(name, histogram.total, plain, "_sum")
 
 
-def add_histogram(exposition: Exposition, name: str, histogram: Histogram) -> None:
+def add_histogram(exposition: Exposition, name: str, histogram: Histogram, **labels: str) -> None:
     for bound, count in histogram.cumulative():
-        exposition.add(name, count, exposition.labels(le=str(float(bound))), "_bucket")
-    count = histogram.count
-    exposition.add(name, count, exposition.labels(le="+Inf"), "_bucket")
-    exposition.add(name, count, None, "_count")
-    exposition.add(name, histogram.total, None, "_sum")
+        within = exposition.labels(**labels, le=str(float(bound)))
+        exposition.add(name, count, within, "_bucket")
+    count, plain = histogram.count, exposition.labels(**labels)
+    exposition.add(name, count, exposition.labels(**labels, le="+Inf"), "_bucket")
+    exposition.add(name, count, plain, "_count")
+    exposition.add(name, histogram.total, plain, "_sum")

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from pybroker.admin.metrics.distributions import add_histogram
 from pybroker.admin.metrics.rows import rows
 from pybroker.admin.services import AdminServices
 from pybroker.base.metrics import Exposition
+from pybroker.broker.scalable.measures import ScalableMeasures
 
 _P: Final = "pulsar_scalable_topic_"
 ROWS: Final = (
@@ -14,6 +16,8 @@ ROWS: Final = (
         """
 pulsar_scalable_topic_controller_count | controllers | Scalable topics that this broker controls.
 pulsar_scalable_topic_segment_blocked_count | controllers | Segments that groups of stream consumers get once their ancestors are drained.
+pulsar_scalable_topic_leaderless_count | controllers | Scalable topics of this broker whose last change could not be carried out yet; the log says why.
+pulsar_scalable_topic_segment_unwritable_count | records | Active segments in memory that take no messages, because somebody has terminated them.
 """,
     ),
     *rows(
@@ -45,6 +49,41 @@ pulsar_scalable_topic_layout_operation_total | records | Splits, merges and prun
 """,
     ),
     *rows(
+        "histogram",
+        "operation operation_status",
+        """
+pulsar_scalable_topic_layout_operation_duration_seconds | records | How long splits, merges and prunings took.
+""",
+    ),
+    *rows(
+        "histogram",
+        "operation",
+        """
+pulsar_scalable_topic_layout_seal_duration_seconds | records | How long parents remained open for producers that were leaving them.
+""",
+    ),
+    *rows(
+        "histogram",
+        "operation_status",
+        """
+pulsar_scalable_topic_controller_takeover_duration_seconds | controllers | How long it took to carry out the record of a topic that this broker had not used before.
+""",
+    ),
+    *rows(
+        "histogram",
+        "request_type operation_status",
+        """
+pulsar_scalable_topic_request_duration_seconds | commands of the V5 SDK | How long its requests took.
+""",
+    ),
+    *rows(
+        "counter",
+        "load_report_result",
+        """
+pulsar_scalable_topic_segment_load_report_total | auto-scaling | Measurements of segments' loads since the start.
+""",
+    ),
+    *rows(
         "counter",
         "rebalance_reason",
         """
@@ -59,6 +98,7 @@ pulsar_scalable_topic_watch_update_total | watches | Layouts told to watches sin
 """,
     ),
 )
+_LABELS: Final = {metric.name: metric.labels for metric in ROWS}
 
 
 def add_scalable(exposition: Exposition, services: AdminServices) -> None:
@@ -68,6 +108,8 @@ def add_scalable(exposition: Exposition, services: AdminServices) -> None:
     measures = scalable.measures
     exposition.add(f"{_P}controller_count", len(scalable.owned()))
     exposition.add(f"{_P}segment_blocked_count", measures.blocked())
+    exposition.add(f"{_P}leaderless_count", scalable.taking_over())
+    exposition.add(f"{_P}segment_unwritable_count", scalable.unwritable())
     for state, count in scalable.segment_states().items():
         exposition.add(f"{_P}segment_count", count, exposition.labels(segment_state=state))
     for state, count in measures.consumers().items():
@@ -85,3 +127,20 @@ def add_scalable(exposition: Exposition, services: AdminServices) -> None:
     for status, count in measures.updates.items():
         labels = exposition.labels(operation_status=status)
         exposition.add(f"{_P}watch_update_total", count, labels)
+    for result, count in measures.loads.items():
+        labels = exposition.labels(load_report_result=result)
+        exposition.add(f"{_P}segment_load_report_total", count, labels)
+    _add_durations(exposition, measures)
+
+
+def _add_durations(exposition: Exposition, measures: ScalableMeasures) -> None:
+    for name, durations in (
+        (f"{_P}layout_operation_duration_seconds", measures.operations_s),
+        (f"{_P}layout_seal_duration_seconds", measures.seals_s),
+        (f"{_P}controller_takeover_duration_seconds", measures.takeovers_s),
+        (f"{_P}request_duration_seconds", measures.requests_s),
+    ):
+        labels = _LABELS[name]
+        for values, histogram in durations.items():
+            said = dict(zip(labels, values, strict=True))
+            add_histogram(exposition, name, histogram, **said)

@@ -74,6 +74,11 @@ class BundleRoutes:
                 route("POST", f"{path}/clearBacklog/{_SUBSCRIPTION}", self.clear_backlog)
                 for path in both
             ),
+            route(
+                "POST",
+                f"{_BUNDLE}/clearSubscriptionBacklog/{_SUBSCRIPTION}",
+                self.clear_backlog,
+            ),
             *(
                 route("POST", f"{path}/unsubscribe/{_SUBSCRIPTION}", self.unsubscribe)
                 for path in both

@@ -17,6 +17,7 @@ from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.auto_scale import AUTO_SCALE, contradiction
 from pybroker.broker.scalable.auto_scale import Change, Load, Situation, is_cold, next_change
+from pybroker.broker.scalable.measures import FAILURE, SUCCESS, ScalableMeasures
 from pybroker.broker.scalable.record import TopicRecord, of_segment
 from pybroker.broker.scalable.serving import ServesTopics
 from pybroker.broker.subscriptions.consumer import Consumer
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class Scales(Protocol):
+    measures: ScalableMeasures
+
     def owned(self) -> Iterable[TopicName]: ...
     def find(self, name: TopicName) -> TopicRecord | None: ...
     async def split(self, name: TopicName, segment: int, trigger: str) -> TopicRecord: ...
@@ -103,11 +106,14 @@ class AutoScaler:
             self._looking = False
 
     def _look_at(self, name: TopicName, watched: _Watched) -> None:
+        loads = self._scalable.measures.loads
         try:
             if (record := self._scalable.find(name)) is not None:
                 self._measure(name, record, watched)
+                loads[SUCCESS] += len(watched.readings)
                 self._consider(name, watched)
         except (PulsarError, ManagedLedgerError) as error:
+            loads[FAILURE] += 1
             log.warning("%s is not auto-scaled: %s", name, error)
 
     def _measure(self, name: TopicName, record: TopicRecord, watched: _Watched) -> None:

@@ -19,6 +19,7 @@ from pybroker.broker.brokers.ownership import ALONE
 from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.scalable.layout import Layout, layout_of, scalable_layout
+from pybroker.broker.scalable.measures import SUCCESS
 from pybroker.broker.topics import Topics
 
 Told = Callable[[Layout], None]
@@ -167,7 +168,7 @@ class Layouts:
         for told in list(feed.told):
             if told in feed.told:  # it may have ended meanwhile
                 told(feed.layout)
-                self._topics.scalable.measures.updates["success"] += 1
+                self._topics.scalable.measures.updates[SUCCESS] += 1
             await pace.step()
 
 

@@ -1,9 +1,16 @@
 """What the metrics of scalable topics count. Source: Apache Pulsar 5.0's metrics."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from managed_ledger.histogram import SECONDS, Histogram
+from pybroker.base.runtime import Clock
+
+SUCCESS = "success"
+FAILURE = "failure"
 
 
 class Operation(NamedTuple):
@@ -17,6 +24,25 @@ class Operation(NamedTuple):
     error: str | None
 
 
+class Durations(dict[tuple[str, ...], Histogram]):
+    """In seconds, by the values of the labels."""
+
+    def add(self, labels: tuple[str, ...], took_s: float) -> None:
+        if labels not in self:
+            self[labels] = Histogram(SECONDS)
+        self[labels].add(took_s)
+
+    @contextmanager
+    def measured(self, clock: Clock, *labels: str) -> Iterator[None]:
+        """The last label is the status."""
+        status, begun_s = FAILURE, clock.monotonic_s()
+        try:
+            yield
+            status = SUCCESS
+        finally:
+            self.add((*labels, status), clock.monotonic_s() - begun_s)
+
+
 def _nobody() -> Counter[str]:
     return Counter()
 
@@ -28,6 +54,11 @@ class ScalableMeasures:
     operations: Counter[tuple[str, str, str]] = field(
         default_factory=Counter
     )  # with trigger, status
+    operations_s: Durations = field(default_factory=Durations)  # by operation, status
+    seals_s: Durations = field(default_factory=Durations)  # by operation
+    takeovers_s: Durations = field(default_factory=Durations)  # by status
+    requests_s: Durations = field(default_factory=Durations)  # of clients, by type, status
+    loads: Counter[str] = field(default_factory=Counter)  # looked at, by status
     rebalances: Counter[str] = field(default_factory=Counter)  # by reason
     updates: Counter[str] = field(default_factory=Counter)  # told to watches, by status
     consumers: Callable[[], Counter[str]] = _nobody  # of groups, by state

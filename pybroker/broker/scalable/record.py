@@ -223,6 +223,12 @@ def with_auto_scale(record: TopicRecord, policy: Mapping[str, Any] | None) -> To
     return replace(record, auto_scale=policy or {})
 
 
+def sealed_by(record: TopicRecord, segment: SegmentRecord) -> str:
+    """The operation that sealed the segment."""
+    children = [record.segments[each] for each in segment.children if each in record.segments]
+    return "merge" if any(len(each.parents) > 1 for each in children) else "split"
+
+
 def _replaced(
     record: TopicRecord,
     parents: list[SegmentRecord],

@@ -39,7 +39,7 @@ from pybroker.broker.namespaces.tenants import (
 from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable.auto_scaler import AutoScaler
-from pybroker.broker.scalable.measures import Operation, ScalableMeasures
+from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, ScalableMeasures
 from pybroker.broker.scalable.pruning import unneeded
 from pybroker.broker.scalable.record import (
     ACTIVE,
@@ -51,6 +51,7 @@ from pybroker.broker.scalable.record import (
     new_record,
     of_segment,
     pruned,
+    sealed_by,
     split,
 )
 from pybroker.broker.scalable.segments import has_begun, is_over, loaded, subscribed
@@ -90,6 +91,7 @@ class ScalableTopics:
         self._clock = clock
         self._known: dict[TopicName, tuple[Versioned, TopicRecord]] = {}
         self._in_place: dict[TopicName, int] = {}  # the epoch that has been carried out
+        self._taking_over: dict[TopicName, None] = {}  # until their records are carried out
         self._with_sealed: dict[TopicName, None] = {}
         self._sealing: dict[TopicName, asyncio.Task[None]] = {}
         self._pruning = False
@@ -106,7 +108,7 @@ class ScalableTopics:
             self._forget(name)
 
     def _forget(self, name: TopicName) -> None:
-        for known in (self._in_place, self._with_sealed, self._last):
+        for known in (self._in_place, self._taking_over, self._with_sealed, self._last):
             known.pop(name, None)
 
     def on_change(self, changed: Changed) -> None:
@@ -133,13 +135,25 @@ class ScalableTopics:
         """The last one of each kind, the latest at the end."""
         return list(self._last.get(name, {}).values())
 
+    def taking_over(self) -> int:
+        """The number of topics of this broker whose records could not be carried out yet."""
+        return sum(map(self._topics.ownership.owns, self._taking_over))
+
     def segment_states(self) -> Counter[str]:
-        """The segments of these topics, by state."""
+        """The segments of the owned topics, by state."""
         found = Counter({ACTIVE: 0, SEALED: 0})
+        for record in filter(None, map(self.find, self.owned())):
+            found[ACTIVE] += len(record.active)
+            found[SEALED] += len(record.sealed)
+        return found
+
+    def unwritable(self) -> int:
+        """The number of active segments in memory that take no messages: somebody ended them."""
+        found = 0
         for name in self.owned():
             if (record := self.find(name)) is not None:
-                found[ACTIVE] += len(record.active)
-                found[SEALED] += len(record.sealed)
+                parts = (self._topics.serving(of_segment(name, each)) for each in record.active)
+                found += sum(part is not None and part.terminated for part in parts)
         return found
 
     # -- find
@@ -181,7 +195,9 @@ class ScalableTopics:
             return record
         if await self._topics.ownership.owner_of(name) is None:
             await self._topics.settled(name)
-            await self._topics.change(name, self._carry_out(name))
+            self._taking_over[name] = None
+            with self.measures.takeovers_s.measured(self._clock):
+                await self._topics.change(name, self._carry_out(name))
         else:
             await self._carried_out(name)
         return self.get(name)
@@ -255,16 +271,18 @@ class ScalableTopics:
     def _noting(
         self, name: TopicName, operation: str, trigger: str, segments: tuple[int, ...]
     ) -> Iterator[None]:
-        status, why = "failure", None
+        status, why, begun_s = FAILURE, None, self._clock.monotonic_s()
         try:
             yield
-            status = "success"
+            status = SUCCESS
             audit.done(f"{operation} segments {segments}", name)
         except Exception as error:
             why = str(error)
             raise
         finally:
             self.measures.operations[operation, trigger, status] += 1
+            took_s = self._clock.monotonic_s() - begun_s
+            self.measures.operations_s.add((operation, status), took_s)
             if name in self._in_place:
                 last, now_ms = self._last.setdefault(name, {}), self._clock.now_ms()
                 last.pop(operation, None)
@@ -285,6 +303,7 @@ class ScalableTopics:
 
     async def _seal(self, name: TopicName) -> None:
         """Terminates a parent once its producers have left it, or after a while."""
+        begun_s = self._clock.monotonic_s()
         while self.segment(name) is not None and self._topics.ownership.owns(name):
             try:
                 topic = await self._topics.get(name, create=True)
@@ -296,7 +315,13 @@ class ScalableTopics:
                 log.warning("%s is terminated later: %s", name, error)
                 await asyncio.sleep(_SEAL_AGAIN_S)
             else:
+                self._sealed(name, self._clock.monotonic_s() - begun_s)
                 return
+
+    def _sealed(self, name: TopicName, took_s: float) -> None:
+        if (segment := self.segment(name)) is not None:
+            record = self.get(name.partitioned_name)
+            self.measures.seals_s.add((sealed_by(record, segment),), took_s)
 
     async def prune(self, name: TopicName, gone: Iterable[int]) -> TopicRecord:
         """Deletes sealed segments with their messages; the caller knows that nobody needs them."""
@@ -370,6 +395,7 @@ class ScalableTopics:
             self._in_place.clear()
             self._last.clear()
         self._in_place[name] = record.epoch
+        self._taking_over.pop(name, None)
         self.auto_scaler.begin()
         if record.sealed:
             self._with_sealed[name] = None
@@ -389,11 +415,14 @@ class ScalableTopics:
 
     async def loaded(self, topic: Topic) -> None:
         """Call before a segment serves anybody. Raises TopicNotFound."""
+        was_over, begun_s = topic.terminated, self._clock.monotonic_s()
         try:
             await loaded(self._topics, self, topic)
         except BaseException:
             await topic.close("it could not be prepared")
             raise
+        if topic.terminated and not was_over:
+            self._sealed(topic.name, self._clock.monotonic_s() - begun_s)
 
     async def subscribed(
         self,

@@ -10,7 +10,7 @@ from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.scalable.controllers import Assignment, GroupKey, Member
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
-from pybroker.server.scalable.v5_session import Kind, v5_session
+from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -46,6 +46,7 @@ class ConsumerWatch:
         self._session.send_command(pb.BaseCommand(type=kind, scalableTopicAssignmentUpdate=update))
 
 
+@measured("subscribe")
 async def subscribe(session: Connection, command: pb.CommandScalableTopicSubscribe) -> None:
     watches = v5_session(session)
     name = await session.services.scalable.layouts.meant(whole_topic(command.topic))
@@ -73,6 +74,7 @@ def failed(
     _answer(session, command, error=error.code, message=error.on_the_wire)
 
 
+@measured("unsubscribe")
 async def unsubscribe(session: Connection, command: pb.CommandScalableTopicUnsubscribe) -> None:
     """An unknown consumer is one that has left."""
     watch = v5_session(session).remove(Kind.CONSUMER, command.consumer_id)

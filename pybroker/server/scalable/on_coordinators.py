@@ -6,7 +6,7 @@ from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.base.listeners import Listener
 from pybroker.server.connections.connection import Connection
 from pybroker.server.scalable.coordinator_places import Places
-from pybroker.server.scalable.v5_session import Kind, v5_session
+from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _KIND: Final = pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE
@@ -47,6 +47,7 @@ class CoordinatorWatch:
         session.send_command(pb.BaseCommand(type=_KIND, watchTcAssignmentsUpdate=update))
 
 
+@measured("watch_coordinators")
 async def watch(session: Connection, command: pb.CommandWatchTcAssignments) -> None:
     watches, config = v5_session(session), session.services.config
     if not (

@@ -10,7 +10,7 @@ from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.scalable.layout import Layout, Segment
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
-from pybroker.server.scalable.v5_session import Kind, v5_session
+from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -64,6 +64,7 @@ class LayoutWatch:
         self._session.write(commands.scalable_topic_update(self._id, encoded))
 
 
+@measured("lookup")
 async def lookup(session: Connection, command: pb.CommandScalableTopicLookup) -> None:
     """A repeated request with the same id replaces the watch."""
     watches = v5_session(session)

@@ -11,7 +11,7 @@ from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
-from pybroker.server.scalable.v5_session import Kind, v5_session
+from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _KIND: Final = pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
@@ -49,6 +49,7 @@ class TopicsWatch:
         self._session.send_command(pb.BaseCommand(type=_KIND, watchScalableTopicsUpdate=update))
 
 
+@measured("watch_topics")
 async def watch(session: Connection, command: pb.CommandWatchScalableTopics) -> None:
     """A repeated request with the same id replaces the watch."""
     watches = v5_session(session)

@@ -1,7 +1,9 @@
 """What one connection uses of the V5 SDK's commands: it ends with the connection."""
 
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Final, Protocol
+from functools import wraps
+from typing import Final, Protocol, TypeVar
 
 from pybroker.base.errors import AuthorizationError, NotAllowed, TooManyRequests
 from pybroker.base.runtime import Pace
@@ -11,6 +13,10 @@ from pybroker.server.connections.watching import May
 
 _KEY: Final = "v5"
 MAX_WATCHES: Final = 20_000  # of one connection, of all kinds: a client has one for each topic
+
+
+_Command = TypeVar("_Command")
+_Handle = Callable[[Connection, _Command], Awaitable[None]]
 
 
 class Kind(Enum):
@@ -89,3 +95,20 @@ def v5_session(session: Connection) -> V5Session:
         found = session.watchers[_KEY] = V5Session()
     assert isinstance(found, V5Session)
     return found
+
+
+def measured(request: str) -> Callable[[_Handle[_Command]], _Handle[_Command]]:
+    """Counts how long a handler takes, as a request of this type."""
+
+    def of(handle: _Handle[_Command]) -> _Handle[_Command]:
+        @wraps(handle)
+        async def counted(session: Connection, command: _Command) -> None:
+            services = session.services
+            v5_session(session)
+            measures = services.topics.scalable.measures
+            with measures.requests_s.measured(services.clock, request):
+                await handle(session, command)
+
+        return counted
+
+    return of
