@@ -24,6 +24,8 @@ _ON_A_PAGE: Final = 50
 _MOST_NAMESPACES: Final = 200  # searched together
 _NAMES_A_TURN: Final = 200
 _DOMAINS: Final = ("persistent", "non-persistent")
+_SCALABLE: Final = "topic"
+_SCALABLES: Final = "/admin/v2/scalable/{tenant}/{namespace}"
 _PARTITION: Final = "-partition-"
 
 
@@ -35,14 +37,27 @@ class Row:
     problem: str = ""
 
     @property
+    def scalable(self) -> bool:
+        return self.name.startswith(f"{_SCALABLE}://")
+
+    @property
     def backlog(self) -> int:
-        subscriptions = (self.stats or {}).get("subscriptions", {})
-        return sum(each["msgBacklog"] for each in subscriptions.values())
+        field = "backlog" if self.scalable else "msgBacklog"
+        return sum(each[field] for each in self._subscriptions)
 
     @property
     def consumers(self) -> int:
-        subscriptions = (self.stats or {}).get("subscriptions", {})
-        return sum(len(each["consumers"]) for each in subscriptions.values())
+        found = (each["consumers"] for each in self._subscriptions)
+        return sum(each if isinstance(each, int) else len(each) for each in found)
+
+    @property
+    def producers(self) -> int:
+        return len((self.stats or {}).get("producers" if self.scalable else "publishers", ()))
+
+    @property
+    def _subscriptions(self) -> Iterable[Mapping[str, Any]]:
+        found: Mapping[str, Any] = (self.stats or {}).get("subscriptions", {})
+        return found.values()
 
 
 async def listing(visit: Visit) -> Response:
@@ -77,7 +92,7 @@ async def go(visit: Visit) -> Response:
     if "://" not in name:
         name = f"persistent://{name if name.count('/') == 2 else f'public/default/{name}'}"
     domain, _, rest = name.partition("://")
-    if domain not in _DOMAINS or rest.count("/") < 2 or not all(rest.split("/", 2)):
+    if domain not in (*_DOMAINS, _SCALABLE) or rest.count("/") < 2 or not all(rest.split("/", 2)):
         return visit.go(
             _PATH, f"{name} is not a topic's name: write tenant/namespace/topic", failed=True
         )
@@ -115,7 +130,15 @@ async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
                 await pace.step()
                 if fits(name):
                     found[name] = max(count, 1)
+        found |= await _scalable_names(visit, tenant, local, fits)
     return found
+
+
+async def _scalable_names(
+    visit: Visit, tenant: str, namespace: str, fits: "_Filter"
+) -> dict[str, int]:
+    names = await visit.api.get(_SCALABLES, tenant=tenant, namespace=namespace)
+    return dict.fromkeys(filter(fits, names), 0)
 
 
 class _Filter:
@@ -138,14 +161,19 @@ async def _look(visit: Visit, row: Row) -> None:
     domain, _, rest = row.name.partition("://")
     tenant, namespace, topic = rest.split("/", 2)
     names = {"domain": domain, "tenant": tenant, "namespace": namespace, "topic": topic}
+    if row.scalable:
+        del names["domain"]
     path = "partitioned-stats" if row.partitions else "stats"
-    if not visit.api.may("GET", f"{TOPIC}/{path}", **names):
+    template = f"{_SCALABLES}/{{topic}}/stats" if row.scalable else f"{TOPIC}/{path}"
+    if not visit.api.may("GET", template, **names):
         return
-    query = {"excludePublishers": "false", "subscriptionBacklogSize": "false"}
+    query: dict[str, str] = {}
+    if not row.scalable:
+        query = {"excludePublishers": "false", "subscriptionBacklogSize": "false"}
     if row.partitions:
         query["perPartition"] = "false"
     try:
-        row.stats = await visit.api.get(f"{TOPIC}/{path}", query, **names)
+        row.stats = await visit.api.get(template, query, **names)
     except Refused as refused:
         row.problem = refused.reason
 

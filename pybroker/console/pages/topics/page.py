@@ -8,6 +8,7 @@ from pybroker.console.pages.topics import (
     listing,
     messages,
     policies,
+    scalable,
     schemas,
     storage,
     subscription,
@@ -26,5 +27,6 @@ PAGE: Final = Page(
         *storage.VIEWS,
         *subscription.VIEWS,
         *topic.VIEWS,
+        *scalable.VIEWS,
     ),
 )
