@@ -234,9 +234,11 @@ def test_who_is_gone_before_its_watch_begins_leaves_none_behind() -> None:
     """Its connection has already ended its watches, and no other code would end this one."""
 
     async def scenario(world: World) -> None:
-        config = BrokerConfig()
-        scalable = Scalable(world.topics, LoopClock(), config)
-        services = SimpleNamespace(topics=world.topics, config=config, scalable=scalable)
+        config, clock = BrokerConfig(), LoopClock()
+        scalable = Scalable(world.topics, clock, config)
+        services = SimpleNamespace(
+            topics=world.topics, config=config, scalable=scalable, clock=clock
+        )
         gone: Any = SimpleNamespace(closed=True, watchers={}, services=services)
         asked = pb.CommandScalableTopicLookup(session_id=1, topic="t")
         await on_layout.lookup(gone, asked)
