@@ -3,6 +3,7 @@
 The commit with a database itself is in tests/behaviours/test_txn_database.py and tests/databases.
 """
 
+import re
 import sqlite3
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import pybroker.testing
 from pybroker.client import Client, InitialPosition, InvalidConfiguration
-from pybroker.client.database import recover, transaction
+from pybroker.client.database import TABLES, recover, transaction
 
 SINCE_3_12 = sys.version_info >= (3, 12)
 ONE_TRANSACTION: list[dict[str, Any]] = [
@@ -65,3 +66,9 @@ def test_a_connection_that_commits_each_statement_is_refused_at_the_beginning(
     ):
         pass
     connection.close()
+
+
+def test_the_tables_have_types_that_every_database_has() -> None:
+    """Oracle has no BIGINT, for example."""
+    types = {kind for each in TABLES for kind in re.findall(r"(?:\(|, )\w+ ([A-Z]+)", each)}
+    assert types == {"INTEGER", "NUMERIC", "VARCHAR"}

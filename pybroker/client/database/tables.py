@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TABLES: Final = (
     "CREATE TABLE pybroker_transactions (name VARCHAR(80) NOT NULL PRIMARY KEY, "
-    "verdict VARCHAR(10) NOT NULL, at_ms BIGINT NOT NULL)",
+    "verdict VARCHAR(10) NOT NULL, at_ms NUMERIC(19) NOT NULL)",
     "CREATE TABLE pybroker_database (singleton INTEGER NOT NULL PRIMARY KEY, "
     "database_id VARCHAR(32) NOT NULL)",
 )
