@@ -27,6 +27,7 @@ from pybroker.client.database.commit import Commit
 from pybroker.client.database.connections import at_once, connection_of
 from pybroker.client.database.recovery import keeper_of
 from pybroker.client.database.tables import Verdict
+from pybroker.client.errors import InvalidConfiguration
 from pybroker.spark.checkpoint import LeftOpen
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.work import Work
@@ -72,8 +73,28 @@ class Target:
         return left_open.database_id in ("", self._database_id)
 
     def store(self, batch: DataFrame, batch_id: int) -> None:
+        """Raises InvalidConfiguration if that has ended the database's transaction, as far as the
+        driver tells: its rows would be there again after each failure.
+        """
         at_once(self._connection.begin())
+        before = self._connection.pending(), self._changes()
         self._store(self._given, batch, batch_id)
+        if self._has_ended(*before):
+            raise InvalidConfiguration(
+                "store has committed, rolled back or closed the connection: leave that to "
+                'exactly_once (with sqlite3 and psycopg, "with connection:" does it, too)'
+            )
+
+    def _changes(self) -> int:
+        return getattr(self._given, "total_changes", 0)  # of sqlite3
+
+    def _has_ended(self, was_pending: bool | None, changes: int) -> bool:
+        given = self._given
+        if getattr(given, "closed", False) and not getattr(given, "broken", False):
+            return True
+        if self._connection.pending() is not False:
+            return False
+        return bool(was_pending) or self._changes() > changes
 
     def commit(self, txn: Transaction, row_name: str) -> None:
         """Raises the database's error if both are undone; DatabaseOutcomeUnknown, CommitPending."""

@@ -326,6 +326,38 @@ def test_a_connection_that_is_refused_is_closed(world: World) -> None:
         driver.connection.execute("SELECT 1")
 
 
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_store_that_ends_the_transaction_is_told_so_at_once(world: World, ends: str) -> None:
+    driver = Driver(world)
+
+    def store(connection: Any, batch: Any, batch_id: int) -> None:
+        connection.execute("INSERT INTO debits VALUES (?)", (batch_id,))
+        getattr(connection, ends)()
+
+    driver.sink.options = replace(driver.sink.options, database=Database(driver._connect, store))
+    with pytest.raises(InvalidConfiguration, match="leave that to exactly_once"):
+        driver.process()
+    assert driver.steps == [Step.ACKNOWLEDGED]
+
+
+class LikePsycopg(sqlite3.Connection):
+    """Leaving `with connection:` closes it."""
+
+    closed = broken = False
+
+
+def test_a_store_that_closes_the_connection_is_told_so_at_once(world: World) -> None:
+    driver = Driver(world)
+
+    def store(connection: Any, batch: Any, batch_id: int) -> None:
+        connection.closed = True
+
+    connect = lambda: sqlite3.connect(world.path, factory=LikePsycopg)  # noqa: E731
+    driver.sink.options = replace(driver.sink.options, database=Database(connect, store))
+    with pytest.raises(InvalidConfiguration, match="leave that to exactly_once"):
+        driver.process()
+
+
 def other_database(world: World) -> Path:
     path = world.path.with_name("other.sqlite")
     with sqlite3.connect(path) as connection:
