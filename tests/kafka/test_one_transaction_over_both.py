@@ -160,7 +160,7 @@ def test_groups_are_shown_with_their_lag(running: RunningBroker) -> None:
         "members": 1,
         "committedPartitions": 1,
     }
-    (place,) = httpx.get(f"{url}/a/group").json()["offsets"]
+    (place,) = httpx.get(f"{url}/a%2Fgroup").json()["offsets"]
     assert (place["committedOffset"], place["endOffset"], place["lag"]) == (1, 3, 2)
     assert httpx.get(f"{url}/nobodys").status_code == 404
     consuming.close()

@@ -29,9 +29,7 @@ class KafkaRoutes:
         body = Body(shapes.COMMIT)
         return [
             route("GET", _GROUPS, self.groups, shapes.GROUPS, refuses=(409,)),
-            route(
-                "GET", _GROUPS + "/{group:segment}", self.group, shapes.GROUP, refuses=(404, 409)
-            ),
+            route("GET", _GROUP, self.group, shapes.GROUP, refuses=(404, 409)),
             route("GET", _ENDS, self.ends, shapes.ENDS, refuses=(404, 409)),
             route("DELETE", _FORGET, self.forget, shapes.LOGS, query=shapes.OF_PARTITION),
             route("POST", _OFFSETS, self.commit, body=body, refuses=(404, 405, 409), changes=False),
