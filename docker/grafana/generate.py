@@ -84,6 +84,16 @@ OVERVIEW: Final[Sequence[Panel]] = (
         ],
     ),
     ("Rendering of a scrape", "s", [("pybroker_metrics_render_seconds@", "took")]),
+    (
+        "Groups of Kafka's clients",
+        "short",
+        [
+            ("pybroker_kafka_groups@", "{{kind}}"),
+            ("sum(pybroker_kafka_group_members@)", "members"),
+        ],
+    ),
+    ("Their lag", "short", [("topk(10, pybroker_kafka_group_lag@)", "{{group}} {{topic}}")]),
+    ("Their memory", "bytes", [("pybroker_kafka_group_members_bytes@", "members")]),
 )
 TOPIC: Final[Sequence[Panel]] = (
     ("Messages in", "short", [("pulsar_rate_in@", "{{topic}}")]),
