@@ -42,6 +42,7 @@ def admin(gateway: Any, broker: RunningBroker) -> Iterator[OfficialAdmin]:
     admin.close()
 
 
+@pytest.mark.kafka_client("Java 4.3", "administration")
 def test_the_java_client_does_what_administrators_do(admin: OfficialAdmin) -> None:
     admin.create("java", 2, retention_ms="90000")
     described = admin.topic("java")
@@ -75,6 +76,7 @@ def test_the_java_client_sees_the_cluster(admin: OfficialAdmin) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.kafka_client("Java 4.3", "logins")
 def test_the_java_client_logs_in(gateway: Any, mechanism: str) -> None:
     settings = TOKEN_SETTINGS | {"authorization_enabled": True, "super_user_roles": ("admin",)}
     with pybroker.testing.broker(kafka=True, **settings) as broker:

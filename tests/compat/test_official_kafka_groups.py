@@ -108,6 +108,12 @@ def clients(gateway: Any, broker: RunningBroker) -> Clients:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.kafka_client(
+    "Java 3.9", "classic groups", "groups of KIP-848", "offsets in transactions"
+)
+@pytest.mark.kafka_client(
+    "Java 4.3", "classic groups", "groups of KIP-848", "offsets in transactions"
+)
 def test_a_pipeline_commits_what_it_read_with_what_it_wrote(
     clients: Clients, topic: str, protocol: str
 ) -> None:
@@ -132,6 +138,8 @@ def test_a_pipeline_commits_what_it_read_with_what_it_wrote(
     checking.close()
 
 
+@pytest.mark.kafka_client("Java 3.9", "zombies are fenced")
+@pytest.mark.kafka_client("Java 4.3", "zombies are fenced")
 def test_a_zombie_is_fenced(clients: Clients, topic: str) -> None:
     zombie = clients.producer(topic)
     zombie.beginTransaction()

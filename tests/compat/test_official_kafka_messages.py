@@ -90,6 +90,18 @@ def java(gateway: Any, broker: RunningBroker) -> Java:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.kafka_client(
+    "Java 3.9",
+    "messages, also of Pulsar's clients",
+    "gzip, snappy, lz4, zstd",
+    "idempotent producer",
+)
+@pytest.mark.kafka_client(
+    "Java 4.3",
+    "messages, also of Pulsar's clients",
+    "gzip, snappy, lz4, zstd",
+    "idempotent producer",
+)
 def test_records_are_read_by_both(
     java: Java, broker: RunningBroker, topic: str, compression: str
 ) -> None:
@@ -124,6 +136,8 @@ def test_messages_of_a_pulsar_client_are_read(
     assert (header.key(), bytes(header.value())) == ("a", b"b")
 
 
+@pytest.mark.kafka_client("Java 3.9", "transactions")
+@pytest.mark.kafka_client("Java 4.3", "transactions")
 def test_a_transactional_producer_commits_and_aborts(
     java: Java, broker: RunningBroker, topic: str
 ) -> None:

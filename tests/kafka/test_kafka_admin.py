@@ -221,6 +221,7 @@ def test_there_is_a_limit_of_partitions(raw: RawKafka) -> None:
     assert answer["error_code"] == ErrorCode.INVALID_PARTITIONS
 
 
+@pytest.mark.kafka_client("kafka-python", "administration")
 def test_kafka_python_creates_describes_and_deletes(running: RunningBroker) -> None:
     client = KafkaAdminClient(bootstrap_servers=running.kafka_bootstrap)
     try:
@@ -363,6 +364,7 @@ def alter(admin: AdminClient, name: str, *changes: tuple[str, str | None, str]) 
     done(admin.incremental_alter_configs([asked]))
 
 
+@pytest.mark.kafka_client("confluent-kafka", "administration")
 def test_single_configs_are_set_removed_and_extended(
     running: RunningBroker, admin: AdminClient
 ) -> None:

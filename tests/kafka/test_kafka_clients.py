@@ -96,6 +96,7 @@ def fill(running: RunningBroker, topic: str, count: int) -> None:
         ("consumer", "range"),
     ],
 )
+@pytest.mark.kafka_client("confluent-kafka", "classic groups", "groups of KIP-848")
 def test_two_consumers_share_a_topic_and_one_takes_over(
     running: RunningBroker, topic: str, protocol: str, assignor: str
 ) -> None:
@@ -122,6 +123,7 @@ def test_two_consumers_share_a_topic_and_one_takes_over(
         assert values(read(later, 1)) == [b"0"]
 
 
+@pytest.mark.kafka_client("kafka-python", "classic groups")
 def test_kafka_python_goes_on_where_it_was(running: RunningBroker, topic: str) -> None:
     fill(running, topic, 4)
     settings = {
@@ -140,6 +142,7 @@ def test_kafka_python_goes_on_where_it_was(running: RunningBroker, topic: str) -
         fill(running, topic, 2)
 
 
+@pytest.mark.kafka_client("confluent-kafka", "static members")
 def test_a_static_member_comes_back_without_a_rebalance(running: RunningBroker, topic: str) -> None:
     rebalances: list[str] = []
     static = {"group.instance.id": "one", "session.timeout.ms": 30_000}
@@ -168,6 +171,7 @@ def test_a_static_member_comes_back_without_a_rebalance(running: RunningBroker, 
 # -- transactions
 
 
+@pytest.mark.kafka_client("confluent-kafka", "transactions")
 def test_committed_messages_are_read_and_aborted_ones_are_not(
     running: RunningBroker, topic: str
 ) -> None:
@@ -205,6 +209,7 @@ def test_nothing_behind_an_open_transaction_is_read_before_its_end(
         assert values(read(committed, 2)) == [b"0", b"in it"]
 
 
+@pytest.mark.kafka_client("confluent-kafka", "offsets in transactions")
 def test_a_pipeline_commits_what_it_read_with_what_it_wrote(
     running: RunningBroker, topic: str
 ) -> None:
@@ -230,6 +235,7 @@ def test_a_pipeline_commits_what_it_read_with_what_it_wrote(
         assert checking.poll(0.5) is None
 
 
+@pytest.mark.kafka_client("confluent-kafka", "zombies are fenced")
 def test_a_zombie_producer_is_fenced(running: RunningBroker, topic: str) -> None:
     zombie = transactional(running, "zombie")
     zombie.begin_transaction()
@@ -260,6 +266,7 @@ def test_a_pulsar_consumer_reads_what_a_kafka_transaction_committed(
         assert reading.receive(10_000).data() == b"yes"
 
 
+@pytest.mark.kafka_client("aiokafka", "transactions", "offsets in transactions")
 def test_aiokafka_commits_and_aborts(running: RunningBroker, topic: str) -> None:
     async def run() -> list[bytes]:
         producer = AIOKafkaProducer(

@@ -92,6 +92,7 @@ def test_plain_carries_a_bare_token_if_there_are_no_passwords() -> None:
         assert sees_the_broker(started, plain("any", token("alice")))
 
 
+@pytest.mark.kafka_client("kafka-python", "logins")
 def test_kafka_python_logs_in_with_a_password(running: RunningBroker) -> None:
     client = KafkaAdminClient(
         bootstrap_servers=running.kafka_bootstrap,
@@ -103,6 +104,7 @@ def test_kafka_python_logs_in_with_a_password(running: RunningBroker) -> None:
     client.close()
 
 
+@pytest.mark.kafka_client("confluent-kafka", "logins")
 def test_oauthbearer_carries_a_token(running: RunningBroker) -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",

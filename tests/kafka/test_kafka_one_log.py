@@ -87,6 +87,7 @@ def read(client: Client, topic: str, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.kafka_client("confluent-kafka", "gzip, snappy, lz4, zstd")
 def test_records_of_librdkafka_are_messages(
     running: RunningBroker, client: Client, official: pulsar.Client, compression: str
 ) -> None:
@@ -153,6 +154,7 @@ def test_records_of_a_key_go_to_one_consumer_of_key_shared(
         consumer.close()
 
 
+@pytest.mark.kafka_client("aiokafka", "idempotent producer")
 def test_records_of_kafka_python_and_aiokafka_are_messages(
     running: RunningBroker, client: Client
 ) -> None:
@@ -243,6 +245,9 @@ def test_a_chunked_message_is_one_record(running: RunningBroker, official: pulsa
     assert [each.offset() for each in found] == [0, 3, 4]
 
 
+@pytest.mark.kafka_client("confluent-kafka", "messages, also of Pulsar's clients")
+@pytest.mark.kafka_client("kafka-python", "messages, also of Pulsar's clients")
+@pytest.mark.kafka_client("aiokafka", "messages, also of Pulsar's clients")
 def test_every_kafka_client_reads_both_kinds(running: RunningBroker, client: Client) -> None:
     topic = "both-kinds"
     producer = client.create_producer(topic)
@@ -369,6 +374,7 @@ def test_a_deleted_topic_leaves_nothing_of_its_producers() -> None:
         assert started.call(keys) == []
 
 
+@pytest.mark.kafka_client("confluent-kafka", "idempotent producer")
 def test_an_idempotent_producer_loses_and_doubles_nothing_while_the_broker_crashes() -> None:
     count, outcomes = 3_000, list[Any]()
     with broker(kafka=True) as started:

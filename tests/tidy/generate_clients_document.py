@@ -122,6 +122,21 @@ ABSENT: Final = {
     ("admin client", "Python"): "not in the client; use `pybroker admin`",
 }
 _BY_HAND: Final = "## Known differences"
+KAFKA: Final = ROOT / "tests" / "kafka"
+KAFKA_CLIENTS: Final = ("Java 3.9", "Java 4.3", "confluent-kafka", "kafka-python", "aiokafka")
+KAFKA_FEATURES: Final = (
+    "messages, also of Pulsar's clients",
+    "gzip, snappy, lz4, zstd",
+    "idempotent producer",
+    "classic groups",
+    "groups of KIP-848",
+    "static members",
+    "transactions",
+    "offsets in transactions",
+    "zombies are fenced",
+    "administration",
+    "logins",
+)
 
 
 def shown() -> dict[tuple[str, str], list[str]]:
@@ -180,9 +195,34 @@ def document() -> str:
     for client, title in OTHERS.items():
         has = [each for group in FEATURES.values() for each in group if (each, client) in found]
         lines.append(f"| {title} | {', '.join(has)} |")
-    lines.append("")
+    lines += ["", *_of_kafka(), ""]
     by_hand = DOCUMENT.read_text().partition(_BY_HAND)[2]
     return "\n".join(lines) + "\n" + _BY_HAND + by_hand
+
+
+def shown_of_kafka() -> set[tuple[str, str]]:
+    """Features and clients of Kafka's, as `@pytest.mark.kafka_client("client", "feature", …)`."""
+    found = set()
+    for path in sorted([*KAFKA.glob("test_*.py"), *COMPAT.glob("test_*.py")]):
+        for node in ast.walk(syntax_tree(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.kafka_client":
+                client, *features = map(ast.literal_eval, node.args)
+                found |= {(feature, client) for feature in features}
+    return found
+
+
+def _of_kafka() -> Iterator[str]:
+    found = shown_of_kafka()
+    yield "## Kafka's clients"
+    yield ""
+    yield "What tests in [tests/kafka](../tests/kafka) and tests/compat show with the unmodified"
+    yield "[clients of Kafka's](kafka.md)."
+    yield ""
+    yield f"| | {' | '.join(KAFKA_CLIENTS)} |"
+    yield "|---" * (len(KAFKA_CLIENTS) + 1) + "|"
+    for feature in KAFKA_FEATURES:
+        cells = ("✓" if (feature, client) in found else "–" for client in KAFKA_CLIENTS)
+        yield f"| {feature} | {' | '.join(cells)} |"
 
 
 def _cell(found: dict[tuple[str, str], list[str]], feature: str, client: str) -> str:

@@ -5,10 +5,13 @@ from generate_clients_document import (
     CLIENTS,
     DOCUMENT,
     FEATURES,
+    KAFKA_CLIENTS,
+    KAFKA_FEATURES,
     OTHERS,
     document,
     go_declarations,
     shown,
+    shown_of_kafka,
 )
 from official_node import node_tests
 from official_rust import rust_tests
@@ -41,3 +44,9 @@ def test_every_test_in_rust_and_javascript_says_what_it_shows() -> None:
     rust, node = list(rust_tests()), list(node_tests())
     assert rust and node
     assert [test.name for test in [*rust, *node] if not test.features] == []
+
+
+def test_tests_name_clients_and_features_of_kafka_that_the_page_knows() -> None:
+    found = shown_of_kafka()
+    assert {feature for feature, _ in found} == set(KAFKA_FEATURES)
+    assert {client for _, client in found} == set(KAFKA_CLIENTS)
