@@ -1,6 +1,6 @@
 """Everything that the admin routes use; the composition root assembles it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -58,7 +58,7 @@ class KafkaGroups(Protocol):
         """What members of groups take in memory."""
         ...
 
-    def measured(self) -> Iterator[dict[str, Any]]:
+    def measured(self) -> AsyncIterator[dict[str, Any]]:
         """The groups that this broker coordinates and that are in use: group, kind, members, and
         the lag of loaded partitions by the full names of their topics.
         """

@@ -1,12 +1,13 @@
 """Groups for the admin API: who is in them, how far behind they are; offsets in any transaction."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import AuthorizationError, PulsarError, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import NotServedHere, take
 from pybroker.broker.namespaces.tenants import Conflict, NotFound
 from pybroker.broker.persistent.entry_metadata import EntryStamps
@@ -23,6 +24,7 @@ from pybroker.kafka.topics import partition_count, partition_name, partition_top
 from pybroker.security.authorization import Need, Target
 from pybroker.security.identity import Identity
 
+_OFFSETS_A_TURN: Final = 100
 _AGAIN: Final = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,7 +43,7 @@ class KafkaForAdmin:
     async def groups(self) -> list[dict[str, Any]]:
         with _errors():
             listed = await list_groups(self._services.groups)
-            return [await self._group(each) for each in listed]
+            return [await self._group(each) async for each in paced(listed)]
 
     async def group(self, group_id: str) -> dict[str, Any]:
         """With the offsets of its partitions. Raises NotFound."""
@@ -117,26 +119,27 @@ class KafkaForAdmin:
     def members_bytes(self) -> int:
         return self._services.groups.memory.size_bytes
 
-    def measured(self) -> Iterator[dict[str, Any]]:
+    async def measured(self) -> AsyncIterator[dict[str, Any]]:
+        pace = Pace(_OFFSETS_A_TURN)
         for shard in self._services.groups.in_use():
             for each in listed_in(shard):
-                offsets = shard.log.state.of(each.group_id)
-                yield {
-                    "group": each.group_id,
-                    "kind": each.kind,
-                    "members": members_in(shard, each.group_id),
-                    "lag": dict(self._lags(offsets)),
-                }
+                offsets, lags = shard.log.state.of(each.group_id), dict[str, int]()
+                for place, committed in list(offsets.items()):
+                    await pace.step()
+                    if (lag := self._lag(place, committed)) is not None:
+                        lags[lag[0]] = lag[1]
+                members = members_in(shard, each.group_id)
+                yield {"group": each.group_id, "kind": each.kind, "members": members, "lag": lags}
 
-    def _lags(self, offsets: Mapping[TopicPartition, Committed]) -> Iterator[tuple[str, int]]:
-        """Of loaded partitions with offsets."""
-        for place, committed in list(offsets.items()):
-            with suppress(KafkaError):
-                name = partition_name(self._services, *place)
-                topic = self._services.topics.serving(name)
-                stamps = None if topic is None else topic.ledger.interceptor
-                if isinstance(stamps, EntryStamps) and stamps.index is not None:
-                    yield str(name), max(0, stamps.index + 1 - committed.offset)
+    def _lag(self, place: TopicPartition, committed: Committed) -> tuple[str, int] | None:
+        """With the partition's name; None if it is not loaded."""
+        with suppress(KafkaError):
+            name = partition_name(self._services, *place)
+            topic = self._services.topics.serving(name)
+            stamps = None if topic is None else topic.ledger.interceptor
+            if isinstance(stamps, EntryStamps) and stamps.index is not None:
+                return str(name), max(0, stamps.index + 1 - committed.offset)
+        return None
 
     async def commit_offsets(
         self,

@@ -44,7 +44,7 @@ async def add_groups(
     exposition: Exposition, groups: KafkaGroups, pace: Pace, with_topics: bool
 ) -> None:
     kinds: Counter[str] = Counter(classic=0, consumer=0)
-    for measured in groups.measured():
+    async for measured in groups.measured():
         kinds[measured["kind"]] += 1
         if with_topics:
             labels = exposition.labels(group=measured["group"])
