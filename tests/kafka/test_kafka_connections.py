@@ -39,6 +39,7 @@ def test_every_row_of_the_table_is_served() -> None:
         assert kind.name == row.name and callable(handler(key)) and len(codec(key)) == 2
         assert row.first in kind.versions and row.last in kind.versions
     assert not LEFT_OUT.keys() & ROWS.keys()
+    assert LEFT_OUT.keys() | ROWS.keys() == message_kinds().keys()
     for key, why in LEFT_OUT.items():
         assert why.startswith(f"{message_kinds()[key].name}: ")
 

@@ -123,6 +123,7 @@ ABSENT: Final = {
 }
 _BY_HAND: Final = "## Known differences"
 KAFKA: Final = ROOT / "tests" / "kafka"
+KAFKA_PAGE: Final = ROOT / "docs/kafka.md"
 KAFKA_CLIENTS: Final = ("Java 3.9", "Java 4.3", "confluent-kafka", "kafka-python", "aiokafka")
 KAFKA_FEATURES: Final = (
     "messages, also of Pulsar's clients",
@@ -216,7 +217,7 @@ def _of_kafka() -> Iterator[str]:
     yield "## Kafka's clients"
     yield ""
     yield "What tests in [tests/kafka](../tests/kafka) and tests/compat show with the unmodified"
-    yield "[clients of Kafka's](kafka.md)."
+    yield f"[clients of Kafka's]({KAFKA_PAGE.name})."
     yield ""
     yield f"| | {' | '.join(KAFKA_CLIENTS)} |"
     yield "|---" * (len(KAFKA_CLIENTS) + 1) + "|"

@@ -116,11 +116,20 @@ LEFT_OUT: Final = {
     43: "ElectLeaders: a partition has one broker at a time, and the cluster chooses it",
     45: "AlterPartitionReassignments: bundles move, by `pybroker admin namespaces`",
     46: "ListPartitionReassignments: the same",
+    48: "DescribeClientQuotas: rates are policies of topics and namespaces: `pybroker admin`",
+    49: "AlterClientQuotas: the same",
     55: "DescribeQuorum: there is no KRaft quorum",
     71: "GetTelemetrySubscriptions: clients' metrics are not collected",
     72: "PushTelemetry: the same",
+    76: "ShareGroupHeartbeat: a Shared subscription of Pulsar's clients does what share groups do",
+    77: "ShareGroupDescribe: the same",
+    78: "ShareFetch: the same",
+    79: "ShareAcknowledge: the same",
     88: "StreamsGroupHeartbeat: Kafka Streams uses the classic protocol of groups",
     89: "StreamsGroupDescribe: the same",
+    90: "DescribeShareGroupOffsets: there are no share groups",
+    91: "AlterShareGroupOffsets: the same",
+    92: "DeleteShareGroupOffsets: the same",
 }
 
 
