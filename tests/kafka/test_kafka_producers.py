@@ -1,5 +1,6 @@
 """Idempotent producers: what is stored once, what is answered as a copy, and what is refused."""
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
+from pybroker.kafka.log.producer_snapshots import encoded
 from pybroker.kafka.producers.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
@@ -16,12 +18,13 @@ from pybroker.kafka.producers.errors import (
 )
 from pybroker.kafka.producers.partition_producers import (
     EXPIRATION_MS,
+    MOST_PRODUCERS,
     PartitionProducers,
     decode,
     encode_head,
     encode_producer,
 )
-from pybroker.kafka.producers.sequences import SentBatch
+from pybroker.kafka.producers.sequences import ProducerSequences, SentBatch
 from pybroker.kafka.records.batch import LAST_SEQUENCE, BatchHeader, build_batch, header_of
 
 WHERE = Position(3, 4)
@@ -225,6 +228,32 @@ def test_a_snapshot_and_the_log_after_it_may_overlap(since: int) -> None:
         before.store(sent(first))
     after = before.crashed(snapshot, min(since, 5))
     assert after.snapshot() == before.snapshot()
+
+
+def with_five_batches(producer_id: int) -> ProducerSequences:
+    last, time_ms = LAST_SEQUENCE, 2**42
+    found = ProducerSequences(producer_id, 32_767, last, 1_000_000, time_ms)
+    for at in range(last - 9, last, 2):
+        found.batches.append(SentBatch(32_767, at, at + 1, 2**62 + at, time_ms))
+    return found
+
+
+def test_a_snapshot_of_many_producers_fits_in_a_node_of_zookeepers() -> None:
+    """The largest numbers that clients may send; a node takes a MiB with all that is around it."""
+    many = [with_five_batches(2**62 + number) for number in range(MOST_PRODUCERS)]
+    value = encode_head(WHERE) + b"".join(asyncio.run(encoded(many)))
+    assert len(value) < 1_000_000
+    found = list(decode(value, "orders")[1])
+    assert [each.producer_id for each in found] == [each.producer_id for each in many]
+    newest, idle = ([batch.base_offset for batch in found[at].batches] for at in (-1, 0))
+    assert newest == [batch.base_offset for batch in many[-1].batches]
+    assert idle == newest[-1:]
+    assert (found[0].known, found[0].last) == (many[0].known, many[0].last)
+
+
+def test_a_snapshot_of_few_producers_has_all_their_batches() -> None:
+    few = [with_five_batches(number) for number in range(100)]
+    assert asyncio.run(encoded(few)) == [encode_producer(each) for each in few]
 
 
 def test_a_snapshot_leaves_out_what_is_not_durable() -> None:

@@ -5,7 +5,7 @@ scan of the next start is short, and when the topic is closed.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
@@ -21,7 +21,7 @@ from pybroker.kafka.producers.partition_producers import (
     encode_head,
     encode_producer,
 )
-from pybroker.kafka.producers.sequences import ProducerSequences
+from pybroker.kafka.producers.sequences import WINDOW, ProducerSequences
 from pybroker.kafka.records.batch import checked
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
@@ -31,6 +31,7 @@ _BATCHES_A_PRODUCER: Final = 4  # a larger snapshot is written less often
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 1024 * 1024
 _PRODUCERS_A_TURN: Final = 200
+_WITH_ALL_BATCHES: Final = 384 * 1024  # bytes; the others of 10,000 producers take some 500,000
 
 
 class ProducerSnapshots:
@@ -86,7 +87,7 @@ class ProducerSnapshots:
         try:
             producers.expire(self._topic.clock.now_ms())
             position = self._topic.ledger.last_confirmed.after  # first: see encode_head
-            parts = [encode_head(position), *await _encoded(list(producers))]
+            parts = [encode_head(position), *await encoded(list(producers))]
             value, ledger = b"".join(parts), self._topic.ledger
             await self._topic.metadata.put(self._key, value, only_while=ledger.still_owned)
             self._since = position
@@ -101,12 +102,16 @@ class ProducerSnapshots:
             await self.write(producers)
 
 
-async def _encoded(producers: Iterable[ProducerSequences]) -> list[bytes]:
-    pace, found = Pace(_PRODUCERS_A_TURN), []
-    for each in producers:
-        found.append(encode_producer(each))
+async def encoded(producers: Sequence[ProducerSequences]) -> list[bytes]:
+    """The producers in their order, the longest idle first. Those that are idle have only their
+    last batch if all of them would take more than a node of ZooKeeper's.
+    """
+    pace, found, size = Pace(_PRODUCERS_A_TURN), list[bytes](), 0
+    for each in reversed(producers):
+        found.append(encode_producer(each, WINDOW if size < _WITH_ALL_BATCHES else 1))
+        size += len(found[-1])
         await pace.step()
-    return found
+    return found[::-1]
 
 
 def read_producers(run: EntryRun, producers: PartitionProducers) -> None:

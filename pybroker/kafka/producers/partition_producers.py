@@ -10,7 +10,7 @@ from typing import Final
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
-from pybroker.kafka.producers.sequences import ProducerSequences, SentBatch
+from pybroker.kafka.producers.sequences import WINDOW, ProducerSequences, SentBatch
 from pybroker.kafka.records.batch import BatchHeader
 
 EXPIRATION_MS: Final = 7 * 24 * 3600 * 1000
@@ -99,10 +99,10 @@ def encode_head(position: Position) -> bytes:
     return out.getvalue()
 
 
-def encode_producer(each: ProducerSequences) -> bytes:
-    """Without batches that are not durable."""
+def encode_producer(each: ProducerSequences, most_batches: int = WINDOW) -> bytes:
+    """With its last durable batches."""
     out = Writer()
-    durable = [batch for batch in each.batches if batch.answers is None]
+    durable = [batch for batch in each.batches if batch.answers is None][-most_batches:]
     out.numbers((each.producer_id, each.epoch, each.durable_last + 1, each.known))
     out.numbers((max(0, each.time_ms), len(durable)))
     for batch in durable:
