@@ -16,8 +16,8 @@ _set_result = asyncio.Future.set_result  # cheaper than super(): called for each
 
 
 class Prompt(asyncio.Future[T]):
-    """Create it with `prompt`. Coroutines, and callbacks of `add_done_callback`, still continue in
-    the next turn.
+    """A future with callbacks that run at once, those of `then`; `prompt` makes one. Coroutines and
+    callbacks of `add_done_callback` continue in the next turn, as ever.
     """
 
     __slots__ = ("_then",)

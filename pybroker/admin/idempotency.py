@@ -225,7 +225,7 @@ class IdempotencyKeys:
         return Claim(self._metadata, path, record, is_new=True)
 
     async def _make_room(self, owner_path: str, now_ms: int) -> None:
-        """Raises TooManyRequests."""
+        """Raises TooManyRequests if the role, or all together, have as many keys as are kept."""
         if now_ms - self._looked_ms >= _LOOK_EVERY_MS:
             self._looked_ms = now_ms
             await self._look_at_all(now_ms)

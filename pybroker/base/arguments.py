@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+# As Apache Pulsar's command lines abbreviate them.
+TIME_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _FEW: Final = 20  # choices that an error lists
 _CHOICE: Final = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from .*\)", re.DOTALL)
 _UNKNOWN: Final = "unrecognized arguments: "

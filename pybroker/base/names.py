@@ -232,7 +232,7 @@ def _is_property(name: str) -> bool:
 
 
 def check_tenant_name(name: str) -> None:
-    """Raises InvalidTopicName."""
+    """Raises InvalidTopicName unless it has only letters, digits and -=:._"""
     if not _is_property(name):
         raise InvalidTopicName("Tenant name is not valid", f"{name[:200]!r}: {_ALLOWED}")
 
@@ -246,7 +246,7 @@ def check_namespace_name(name: str) -> None:
 
 
 def check_subscription_name(name: str) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if it is empty or too long."""
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise NotAllowed(
             f"Subscription {name[:200]!r}: a name must have 1 to {MAX_NAME_CHARS} characters"

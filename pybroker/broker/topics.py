@@ -6,7 +6,7 @@ non-persistent one while it is loaded; a partition, created on first use, with i
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,6 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
-from pybroker.broker.added_partitions import check_growth, grow, have_all_subscriptions
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
 from pybroker.broker.client_topics import ServedTopic, persistent
 from pybroker.broker.deletion.deletions import Deletions, Doomed
@@ -30,10 +29,10 @@ from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
 from pybroker.broker.namespaces.usable_names import (
     check_creatable,
     check_free,
-    check_last_partition,
     refuse_internal,
 )
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.partitioned_topics import PartitionedTopics
 from pybroker.broker.persistent.entry_metadata import check_interceptors
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.persistent.topic_measures import TopicMeasures
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 _CLOSED_AT_ONCE: Final = 64  # topics per commit; meanwhile messages to the others are still written
 
 
@@ -94,6 +92,7 @@ class Topics:
         actors = acting(factory.housekeeper, clock, config, self.measures, factory.entry_limit)
         self.following = Following(self, (*actors, self._inactive))
         factory.entry_limit.on_change = self.following.all_again
+        self.partitioned = PartitionedTopics(self, factory, config)
         self.room = Room(self.policies, self.tenants, self.lists, lambda: self._loading)
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
@@ -302,7 +301,7 @@ class Topics:
         async with self.room.for_more(name, partitions):
             await self.settled(name)
             await self._check_free(name)
-            await self._set_partitions(name, partitions, properties or {})
+            await self.partitioned.set_partitions(name, partitions, properties or {})
         audit.done(f"create topic of {partitions} partitions", name)
 
     async def _check_free(self, name: TopicName) -> None:
@@ -312,52 +311,8 @@ class Topics:
         await self.settled(name)
         return check_free(self.tenants, name, self.exists(name))
 
-    async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        """When this returns, all partitions have the first partition's subscriptions. On new
-        partitions they begin at the first message, so that messages published before consumers
-        notice the partition are not lost. Requests for the number of partitions wait meanwhile. May
-        be repeated.
-        """
-        await self._check_growth(name, partitions)
-        await take_all(self.ownership, map(name.partition_at, range(partitions)))
-        await self.change(name, grow(self, self._factory, name, partitions))
-
-    async def declare_partitions(self, name: TopicName, partitions: int) -> None:
-        """Sets the number only: other brokers create the subscriptions on their partitions."""
-        await self._check_growth(name, partitions)
-        await self.change(name, self.tenants.set_partitions(name, partitions))
-
-    async def _check_growth(self, name: TopicName, partitions: int) -> None:
-        await self.settled(name)
-        check_growth(self.tenants, self._config, name, partitions)
-
-    async def are_subscribed(self, name: TopicName, new: range) -> bool:
-        """Whether these partitions have the first one's subscriptions, wherever they are served."""
-        return await have_all_subscriptions(self._factory, name, new)
-
-    async def doom_partitions(self, name: TopicName, only_while: KeyAt | None = None) -> None:
-        """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound."""
-        await self.settled(name)
-        if not self.tenants.partitions(name) and not self.tenants.doomed_partitions(name):
-            raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self.change(name, self.tenants.doom_partitions(name, only_while))
-
-    async def change_properties(self, name: TopicName, change: Change) -> None:
-        """For a partitioned topic. Raises Conflict if it is not partitioned."""
-        await self.settled(name)
-        if not (partitions := self.tenants.partitions(name)):
-            raise Conflict(f"{name} is not a partitioned topic")
-        properties = change(self.tenants.partitioned_properties(name))
-        await self._set_partitions(name, partitions, properties)
-
     def _parts(self, name: TopicName) -> list[TopicName]:
         return [name.partition_at(index) for index in range(self.tenants.partitions(name))]
-
-    async def _set_partitions(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str]
-    ) -> None:
-        check_last_partition(name, partitions)
-        await self.change(name, self.tenants.set_partitions(name, partitions, properties))
 
     # -- delete and unload
 

@@ -61,7 +61,7 @@ _loaded: Final[dict[int, Codec]] = {}
 
 
 def codec(compression: int) -> Codec:
-    """Raises UnsupportedCompression, naming the package to install."""
+    """Raises UnsupportedCompression if the codec's package is not installed; the error names it."""
     found = _loaded.get(compression)
     if found is None:
         found = _loaded[compression] = _load(compression)

@@ -50,7 +50,7 @@ class Decryption:
     def __init__(
         self, reader: CryptoKeyReader | None, failure_action: ConsumerCryptoFailureAction
     ) -> None:
-        """Raises CryptoError."""
+        """Raises CryptoError if there is a reader, but the cryptography package is missing."""
         self.failure_action = failure_action
         self._reader = reader
         self._library = None if reader is None else _Library()
@@ -58,7 +58,7 @@ class Decryption:
         self._ciphers: dict[bytes, Any] = {}
 
     def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-        """Raises CryptoError."""
+        """Raises CryptoError if there is no reader, or none of the message's keys fits."""
         if self._reader is None:
             raise CryptoError("it is encrypted, and there is no crypto_key_reader to decrypt it")
         trouble: Exception | None = None

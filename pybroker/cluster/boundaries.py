@@ -49,7 +49,7 @@ class Boundaries:
         self.on_change: Callable[[str], None] = _do_nothing
 
     async def open(self) -> None:
-        """Raises ZooKeeperError."""
+        """Loads all boundaries. Raises ZooKeeperError if ZooKeeper does not answer."""
         await self._mirror.open()
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class Boundaries:
                 await self._require(decided)
 
     async def _require(self, condition: Check) -> None:
-        """Raises BadVersion, ZooKeeperError."""
+        """Raises BadVersion if the node has another version or is gone."""
         try:
             node = await self._zookeeper.get(condition.path)
         except NoNode as why:

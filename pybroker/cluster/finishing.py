@@ -109,7 +109,7 @@ class Finishing:
         return _now_s() >= waiting.since_s + patience_s
 
     async def _finish(self, key: str) -> None:
-        """Raises PulsarError, ManagedLedgerError."""
+        """Raises PulsarError or ManagedLedgerError if the deletion must be repeated."""
         if key.startswith(GOING):
             namespace = "/".join(key.removeprefix(GOING).split("/")[:2])
             await self._ask(f"namespace {namespace}", f"namespaces/{namespace}")

@@ -55,7 +55,7 @@ class LiveBrokers:
         self.own_id = ""  # host:port; empty unless this broker has joined
 
     async def open(self) -> None:
-        """Raises ZooKeeperError."""
+        """Loads the list of brokers. Raises ZooKeeperError if ZooKeeper does not answer."""
         await self._mirror.open()
 
     async def close(self) -> None:

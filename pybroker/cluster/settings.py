@@ -34,7 +34,7 @@ class ClusterSettings:
 
 
 def cluster_settings(config: BrokerConfig) -> ClusterSettings:
-    """Raises BadSettings."""
+    """Raises BadSettings, which names the setting, for what the storage cannot do."""
     servers = zookeeper_servers("metadataStoreUrl", config.metadata_store_url.removeprefix("zk:"))
     _require_one_store(config.configuration_metadata_store_url, servers)
     ensemble, write, ack = (

@@ -30,7 +30,7 @@ class TreeMirror:
         self._refresh = Refresh(self._look)
 
     async def open(self) -> None:
-        """Raises ZooKeeperError."""
+        """Loads the tree. Raises ZooKeeperError if ZooKeeper does not answer."""
         await make_parents(self._zookeeper, f"{self.root}/x")
         await self._zookeeper.watch(self.root, True, self._event)
         await self._load()

@@ -10,20 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config import PORTS, BrokerConfig
 from pybroker.base.configuration.config_file import camel_case
 from pybroker.doctor.disk import existing
 from pybroker.doctor.finding import Finding, Level
 from pybroker.doctor.running import Holder
 
-_PORTS: Final = (
-    "broker_service_port",
-    "broker_service_port_tls",
-    "web_service_port",
-    "web_service_port_tls",
-    "kafka_service_port",
-    "kafka_service_port_tls",
-)
 _ENOUGH_DESCRIPTORS: Final = 4096
 _TOO_FEW_DESCRIPTORS: Final = 128
 _MIB: Final = 1024**2
@@ -36,7 +28,7 @@ _CLOCK_SLACK_S: Final = 60.0
 
 def check_ports(config: BrokerConfig, holder: Holder | None = None) -> list[Finding]:
     """`holder`: the process that uses the data directory."""
-    wanted = {name: getattr(config, name) for name in _PORTS}
+    wanted = {name: getattr(config, name) for name in PORTS}
     return [
         _check_port(camel_case(name), config.bind_address, port, holder)
         for name, port in wanted.items()

@@ -11,7 +11,7 @@ _ROOM_BYTES: Final = 4 * 1024 * 1024  # below a quarter of it, brokers refuse me
 
 
 def check_room(directory: Path) -> None:
-    """Raises CannotRun."""
+    """Raises CannotRun if the disk is nearly full."""
     if shutil.disk_usage(directory).free < _ROOM_BYTES:
         raise CannotRun(
             f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "

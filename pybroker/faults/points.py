@@ -53,17 +53,11 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a command, with a point before and a point after it; only the first if the command
-    has no answer.
-    """
+class _Pair:
+    """A point before a step, and one after it; `before` and `after` say what is true there."""
 
     name: str
     before: str
-    after: str = ""
-    predicates: tuple[str, ...] = ()
-    fails: bool = True  # whether the step can be refused with an error
-    learned: tuple[str, ...] = ()  # predicates that are known only after the step
 
     @property
     def point_before(self) -> str:
@@ -72,6 +66,16 @@ class Step:
     @property
     def point_after(self) -> str:
         return f"{self.name}.after"
+
+
+@dataclass(frozen=True, slots=True)
+class Step(_Pair):
+    """A step of a command; only with the first point if the command has no answer."""
+
+    after: str = ""
+    predicates: tuple[str, ...] = ()
+    fails: bool = True  # whether the step can be refused with an error
+    learned: tuple[str, ...] = ()  # predicates that are known only after the step
 
 
 _OF_TOPIC: Final = (TOPIC,)
@@ -208,22 +212,12 @@ STEPS: Final[Mapping[int, Step]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(_Pair):
     """A step of a transaction without a command: a log record, or the end at a participant."""
 
-    name: str
-    before: str
     after: str
     predicates: tuple[str, ...] = _OF_TRANSACTION
     loses_log: bool = True  # whether a failure is that of the coordinator's log
-
-    @property
-    def point_before(self) -> str:
-        return f"{self.name}.before"
-
-    @property
-    def point_after(self) -> str:
-        return f"{self.name}.after"
 
 
 # By the class name of the record in a coordinator's log.

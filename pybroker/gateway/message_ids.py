@@ -12,7 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 def message_id_of(text: Any) -> MessageId:
-    """Raises InvalidConfiguration."""
+    """Raises InvalidConfiguration unless `text` is a base64 MessageIdData."""
     try:
         data = pb.MessageIdData.FromString(base64.b64decode(text, validate=True))
         if not (data.HasField("ledgerId") and data.HasField("entryId")):

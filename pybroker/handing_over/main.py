@@ -1,7 +1,6 @@
 """`pybroker hand-over --config broker.conf`: reports its progress, and the obstacles."""
 
 import argparse
-import asyncio
 import random
 import sys
 import time
@@ -11,36 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.arguments import Parser
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.configuration.config_file import load_config
-from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.cluster.settings import cluster_settings
 from pybroker.cluster.transactions.formats import use_pulsars_formats
 from pybroker.handing_over.hand_over import HandOver, Summary
 from pybroker.moving.cluster import alone
+from pybroker.moving.repeatable import run
 from pybroker.process.app import Broker
 from pybroker.process.clustered import shared_storage
 
-EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
 _NAMED: Final = 50  # topics
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    try:
-        config = load_config(options.config)
-        return asyncio.run(_hand_over(config, options))
-    except (ManagedLedgerError, PulsarError, OSError, ValueError) as error:
-        print(f"pybroker: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        print("pybroker: interrupted; the same command continues from here", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return run(_hand_over(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _hand_over(config: BrokerConfig, options: argparse.Namespace) -> int:
+async def _hand_over(options: argparse.Namespace) -> int:
+    config = load_config(options.config)
     clock, rng, began_s = SystemClock(), random.Random(), time.monotonic()
     settings = cluster_settings(config)  # raises BadSettings
     session_timeout_ms = config.metadata_store_session_timeout_millis

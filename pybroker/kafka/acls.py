@@ -79,7 +79,7 @@ def _refused(why: str) -> KafkaError:
 
 
 def acl_of(creation: Mapping[str, Any]) -> Acl:
-    """Raises KafkaError, NamingError."""
+    """Raises KafkaError for what permissions cannot express, NamingError for a bad role."""
     principal = creation["principal"]
     if creation["permission_type"] != _ALLOW:
         raise _refused("only ALLOW; what is not granted is denied")

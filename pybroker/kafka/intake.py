@@ -70,7 +70,7 @@ class Intake:
         return len(self._queue)
 
     def receive(self, data: bytes) -> None:
-        """Raises Malformed."""
+        """Raises Malformed for a frame whose size is negative or too large."""
         for frame in self._reader.receive(data):
             self._queue.append(Frame(frame, self._hold))
             self._queued_bytes += len(frame)

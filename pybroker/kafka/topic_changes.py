@@ -31,4 +31,4 @@ class ChangesAlone:
             await self._topics.delete(name, force=True)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
-        await self._topics.update_partitions(name, partitions)
+        await self._topics.partitioned.grow(name, partitions)

@@ -16,7 +16,7 @@ _OTHERS: Final = frozenset({"lost+found"})
 
 @asynccontextmanager
 async def directory_source(path: Path) -> AsyncIterator[ReadOnlyDirectory]:
-    """Raises NotADirectoryError, DirectoryInUse, CorruptStorage."""
+    """Raises NotADirectoryError, DirectoryInUse if a broker uses it, CorruptStorage for damage."""
     source = ReadOnlyDirectory(path)
     await source.open()
     try:

@@ -1,7 +1,6 @@
 """`pybroker move --from PLACE --to PLACE`: copies, verifies, and reports its progress."""
 
 import argparse
-import asyncio
 import random
 import sys
 import time
@@ -11,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.importing import ImportTarget
 from pybroker.base.arguments import Parser
@@ -29,9 +27,8 @@ from pybroker.moving.places import BackendSource, Source
 from pybroker.moving.plan import Plan, plan
 from pybroker.moving.progress import Progress
 from pybroker.moving.record import Sum
+from pybroker.moving.repeatable import run
 
-EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
 _CLUSTER: Final = "zk:"
 _MB: Final = 1_000_000
 
@@ -45,14 +42,7 @@ def main(arguments: list[str]) -> int:
         parser.error("one place is a data directory, the other a cluster: zk:host:port[,host:port]")
     if options.discard and not _is_cluster(options.target):
         parser.error("--discard is for a cluster; if the copy is a data directory, delete it")
-    try:
-        return asyncio.run(_discard(options) if options.discard else _move(options))
-    except (ManagedLedgerError, OSError, ValueError) as error:
-        print(f"pybroker: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        print("pybroker: interrupted; the same command continues from here", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return run(_discard(options) if options.discard else _move(options))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ class State:
 
     @classmethod
     def decode(cls, value: bytes) -> "State":
-        """Raises MoveFailed."""
+        """Raises MoveFailed if a later version began the move."""
         found = json.loads(value)
         if found.pop("format") != _FORMAT:
             raise MoveFailed("a later version of pybroker began this move: finish it with that one")

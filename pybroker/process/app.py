@@ -45,7 +45,6 @@ from pybroker.logs.control import LogControl
 from pybroker.process.boots import count_boot
 from pybroker.process.kafka_offsets import LazyOffsets
 from pybroker.process.ledger_factory import ledger_factory
-from pybroker.process.membership import Membership
 from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.security.authentication import authentication_of
 from pybroker.security.authorization import Authorizer
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from pybroker.faults.registry import Faults
     from pybroker.kafka.listener import KafkaListener
     from pybroker.process.inside import Inside
+    from pybroker.process.membership import Membership
     from pybroker.server.guarded import Revocations
 
 log = logging.getLogger("pybroker")
@@ -93,7 +93,7 @@ class Broker:
         shut_down: Callable[[], None] | None = None,
         logs: LogControl | None = None,
         faults: "Faults | None" = None,
-        membership: Membership | None = None,
+        membership: "Membership | None" = None,
     ) -> None:
         """For the admin API: `shut_down` asks the owner of the broker to stop it, and `logs` are
         the levels of the process, if this broker may change them. With `faults`, the broker's steps
@@ -437,7 +437,7 @@ async def standalone(
     shut_down: Callable[[], None] | None = None,
     logs: LogControl | None = None,
     faults: "Faults | None" = None,
-    membership: Membership | None = None,
+    membership: "Membership | None" = None,
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 

@@ -238,7 +238,7 @@ async def cluster_broker(
 
 
 def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeeperBackend:
-    """Raises BadSettings."""
+    """Raises BadSettings for what BookKeeper's storage cannot do."""
     return BookKeeperBackend(
         cluster_settings(config).servers,
         clock,

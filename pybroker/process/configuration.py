@@ -69,7 +69,7 @@ def configuration(
 
 
 def _check_test_mode(config: BrokerConfig) -> None:
-    """Raises UsageError."""
+    """Raises UsageError if the broker is secured, or other machines reach it."""
     unset = "leave out --test-mode (testMode), or"
     if config.authentication_enabled:
         raise UsageError(

@@ -5,11 +5,9 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock, Tasks
-from pybroker.broker.topics import Topics
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
 from pybroker.kafka.fetched_bytes import FetchedBytes
@@ -28,28 +26,14 @@ from pybroker.kafka.transactions.remote_producers import RemoteProducers
 from pybroker.kafka.transactions.surroundings import TransactionLimits
 from pybroker.process.kafka_changes import SharedChanges
 from pybroker.process.kafka_end_offsets import EndOffsetsElsewhere
-from pybroker.process.kafka_offsets import LazyOffsets
 from pybroker.process.kafka_peers import KafkaPeers
 from pybroker.process.kafka_sessions import KafkaSessions
-from pybroker.process.membership import Membership
+from pybroker.process.membership import Membership, Served
 from pybroker.server.services import Services
-from pybroker.transaction.coordinator.coordinators import Coordinators
 
 
-class Parts(Protocol):
+class Parts(Served, Protocol):
     """What Kafka's handlers use of a broker."""
-
-    @property
-    def topics(self) -> Topics: ...
-
-    @property
-    def coordinators(self) -> Coordinators: ...
-
-    @property
-    def ledgers(self) -> ManagedLedgerFactory: ...
-
-    @property
-    def kafka_offsets(self) -> LazyOffsets: ...
 
     @property
     def metadata(self) -> MetadataStore: ...

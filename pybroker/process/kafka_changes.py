@@ -46,7 +46,7 @@ def _path(name: TopicName) -> str:
 
 
 def _check(reply: Reply) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError with the code that stands for the reply's status."""
     if not reply.is_done:
         found = reply.json()
         reason = found.get("reason", "") if isinstance(found, dict) else ""

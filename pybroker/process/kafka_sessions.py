@@ -9,8 +9,9 @@ from typing import Any
 from pybroker.broker.persistent.producers import Producer
 from pybroker.kafka.transactions.surroundings import TxnClient
 from pybroker.server.connections.slots import ProducerSlot
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.server.transactions.transactional_session import TransactionalSession
-from pybroker.server.transactions.transactional_sessions import Claim, TransactionalSessions
+from pybroker.server.transactions.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId
 
 

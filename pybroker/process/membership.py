@@ -16,10 +16,8 @@ from pybroker.transaction.coordinator.ends.participants import Participants
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
-class Parts(Protocol):
-    """The parts of the broker that its membership uses. The membership replaces `participants`."""
-
-    participants: Participants
+class Served(Protocol):
+    """What a broker has opened."""
 
     @property
     def topics(self) -> Topics: ...
@@ -32,6 +30,12 @@ class Parts(Protocol):
 
     @property
     def kafka_offsets(self) -> LazyOffsets: ...
+
+
+class Parts(Served, Protocol):
+    """The parts of the broker that its membership uses. The membership replaces `participants`."""
+
+    participants: Participants
 
 
 class Membership(Protocol):

@@ -104,7 +104,7 @@ class Authentication:
         return reloaded
 
     async def login(self, credentials: Credentials, address: str) -> Login:
-        """Raises AuthenticationError, TooManyRequests."""
+        """Raises AuthenticationError for bad credentials, TooManyRequests for too many attempts."""
         return _nameable(await self._login(credentials, address))
 
     async def _login(self, credentials: Credentials, address: str) -> Login:

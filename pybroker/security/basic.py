@@ -34,7 +34,7 @@ class BasicProvider:
     method = "basic"
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        """Raises KeyFailure."""
+        """Raises KeyFailure if basicAuthConf is not set, or that file cannot be read."""
         if not config.basic_auth_conf:
             raise KeyFailure("password authentication needs basicAuthConf: an .htpasswd file")
         self._source = config.basic_auth_conf

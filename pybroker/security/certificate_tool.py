@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises KeyFailure."""
+    """Raises KeyFailure for days out of range, and names that certificates or files cannot have."""
     if not 0 < options.days <= _MAX_DAYS:
         raise KeyFailure(f"--days {options.days} is not between 1 and {_MAX_DAYS}")
     for host in options.host:
@@ -74,7 +74,9 @@ def _is_address(host: str) -> bool:
 
 
 def _make(options: argparse.Namespace) -> None:
-    """Raises KeyFailure, OSError."""
+    """Raises KeyFailure if cryptography is missing or a file there is not a key, OSError if one
+    cannot be written.
+    """
     if importlib.util.find_spec("cryptography") is None:
         raise missing("cryptography", "making certificates")
     authority = _Authority.at(options.output)
@@ -161,7 +163,7 @@ def _key_at(path: Path) -> Any | None:
 
 
 def _certificate_at(path: Path) -> Any:
-    """Raises KeyFailure, OSError."""
+    """Raises KeyFailure if the file is not a PEM certificate, OSError if it cannot be read."""
     from cryptography import x509
 
     try:

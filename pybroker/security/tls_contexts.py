@@ -42,7 +42,7 @@ class TlsSettings:
 
 class TlsContexts:
     def __init__(self, settings: TlsSettings, refresh_check_s: float, clock: Clock) -> None:
-        """Raises KeyFailure."""
+        """Raises KeyFailure if a file or a setting cannot be used."""
         self._settings = settings
         self._refresh_check_s = refresh_check_s
         self._clock = clock
@@ -93,7 +93,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Raises KeyFailure."""
+    """Raises KeyFailure if a file or a setting cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE

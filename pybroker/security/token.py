@@ -45,7 +45,7 @@ class TokenProvider:
     method = "token"
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        """Raises KeyFailure."""
+        """Raises KeyFailure if the key cannot be used, or tokenAudience is missing."""
         self._jws = jws()
         self._clock = clock
         self._config = config
@@ -70,7 +70,9 @@ class TokenProvider:
         return self.login(credentials.data)
 
     def login(self, token: bytes) -> Login:
-        """Raises AuthenticationError."""
+        """Raises AuthenticationError for a bad signature, an expired token, or a wrong audience or
+        role.
+        """
         claims = self._signed_claims(token.strip())
         expires_ms = check_times(claims, self._clock.now_ms(), self._skew_ms)
         self._check_audience(claims)
@@ -107,7 +109,7 @@ class TokenProvider:
 
 
 def checked_claims(claims: Any) -> dict[str, Any]:
-    """Raises AuthenticationError."""
+    """Raises AuthenticationError unless the claims are a JSON object."""
     if not isinstance(claims, dict):
         raise AuthenticationError("The token's claims are not a JSON object")
     return claims
@@ -182,7 +184,7 @@ def secret_key(data: bytes) -> bytes:
 
 
 def algorithm_family(algorithm: str) -> str:
-    """Raises KeyFailure."""
+    """The first two letters: HS, RS, PS, ES. Raises KeyFailure for an unknown algorithm."""
     if algorithm not in ALGORITHMS:
         raise KeyFailure(
             f"{algorithm[:40]!r} is not a token algorithm; choose from {', '.join(ALGORITHMS)}"

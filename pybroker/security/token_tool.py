@@ -10,9 +10,11 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from pybroker.base.arguments import TIME_UNITS_S
 from pybroker.security.keys import KeyFailure, missing, private_key, public_key, read_source
 from pybroker.security.token import (
     ALGORITHMS,
@@ -24,14 +26,6 @@ from pybroker.security.token import (
     secret_key,
 )
 
-_SECONDS: Final = {
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 7 * 86_400,
-    "y": 365 * 86_400,
-}
 _CURVES: Final = {"256": "SECP256R1", "384": "SECP384R1", "512": "SECP521R1"}
 
 
@@ -191,18 +185,29 @@ def _header(text: str) -> tuple[str, str]:
 def _seconds(text: str) -> int:
     """Parses a number and a unit; a number alone means seconds, as in Apache Pulsar."""
     unit = text[-1:].lower()
-    number, factor = (text[:-1], _SECONDS[unit]) if unit in _SECONDS else (text, 1)
+    number, factor = (text[:-1], TIME_UNITS_S[unit]) if unit in TIME_UNITS_S else (text, 1)
     if not number.isdecimal() or not 0 < int(number) * factor < 10**11:
         raise KeyFailure(f"--expiry-time {text[:40]} is not a lifetime; use 30m, 12h, 3d or 10y")
     return int(number) * factor
 
 
 def _signing_key(options: argparse.Namespace) -> tuple[Any, str]:
+    return _key(options, options.private_key, "--private-key", private_key)
+
+
+def _verifying_key(options: argparse.Namespace) -> tuple[Any, str]:
+    return _key(options, options.public_key, "--public-key", public_key)
+
+
+def _key(
+    options: argparse.Namespace, source: str, option: str, read: Callable[[bytes, str], Any]
+) -> tuple[Any, str]:
+    """The key, and the algorithm that it is for."""
     if options.secret_key:
         return _secret(options), _secret_algorithm(options)
     algorithm = options.signature_algorithm or "RS256"
-    key = private_key(read_source(options.private_key, "--private-key"), "--private-key")
-    check_key_family(key, algorithm_family(algorithm), "--private-key")
+    key = read(read_source(source, option), option)
+    check_key_family(key, algorithm_family(algorithm), option)
     return key, algorithm
 
 
@@ -239,15 +244,6 @@ def _validate(options: argparse.Namespace) -> None:
     except Exception as error:  # PyJWT's, JSON's, or those of a broker's checks
         raise KeyFailure(f"the token is not valid: {error}") from None
     print(json.dumps(claims, separators=(",", ":")))
-
-
-def _verifying_key(options: argparse.Namespace) -> tuple[Any, str]:
-    if options.secret_key:
-        return _secret(options), _secret_algorithm(options)
-    algorithm = options.signature_algorithm or "RS256"
-    key = public_key(read_source(options.public_key, "--public-key"), "--public-key")
-    check_key_family(key, algorithm_family(algorithm), "--public-key")
-    return key, algorithm
 
 
 def _chosen_token(options: argparse.Namespace) -> str:

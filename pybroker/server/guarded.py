@@ -114,7 +114,9 @@ class _Gate:
         return True
 
     async def _check_up_to_date(self, session: Connection, body: Any) -> None:
-        """Raises AuthorizationError, ServiceNotReady."""
+        """Raises AuthorizationError if the role lacks the permission, ServiceNotReady while it is
+        unknown.
+        """
         await session.services.topics.ownership.refreshed()
         self._check(session, body)
 

@@ -37,7 +37,7 @@ class LeftOpen(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Raises TypeError, ValueError."""
+        """Raises TypeError or ValueError for other JSON, or none."""
         most, least, *of_database = json.loads(text)
         return cls(TxnId(most, least), *of_database)
 

@@ -39,7 +39,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, options: Chosen) -> Self:
-        """Raises NotAllowed."""
+        """Raises NotAllowed without the option service.url."""
         return cls(
             required(options, "service.url"),
             options["pulsar.client.authPluginClassName"],

@@ -282,7 +282,7 @@ def chosen(given: Mapping[str, str], mode: Mode) -> Chosen:
 
 
 def required(options: Chosen, name: str) -> Any:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the option is not set."""
     value = options.get(name)
     if value is None:
         raise NotAllowed(f'format("pulsar") needs the option {name}')

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config import PORTS, BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
@@ -32,14 +32,6 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 300.0
 _END_TIMEOUT_S: Final = 60.0
-_PORTS: Final = (
-    "broker_service_port",
-    "broker_service_port_tls",
-    "web_service_port",
-    "web_service_port_tls",
-    "kafka_service_port",
-    "kafka_service_port_tls",
-)
 _WEB: Final = ("web_service_port", "web_service_port_tls")
 
 
@@ -114,7 +106,7 @@ class RunningBroker:
 
     def _reserve_ports(self) -> None:
         """Reserves a free port for each port that is 0 in the configuration."""
-        names = [name for name in _PORTS if self._http or name not in _WEB]
+        names = [name for name in PORTS if self._http or name not in _WEB]
         free = {name: ReservedPort() for name in names if getattr(self._config, name) == 0}
         self._reserved = list(free.values())
         numbers = {name: port.number for name, port in free.items()}

@@ -108,7 +108,9 @@ def coordinator_not_ready(coordinator_id: int) -> TransactionCoordinatorNotFound
 
 
 def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
-    """Raises TransactionNotFound, InvalidTxnStatus, TransactionCoordinatorNotFound."""
+    """Raises InvalidTxnStatus if it has ended or is ending, TransactionNotFound if it never existed
+    or ended long ago, TransactionCoordinatorNotFound if its status is not known here.
+    """
     status = outcomes.status(txn_id)
     if status is TxnStatus.OPEN:
         return
@@ -124,7 +126,9 @@ def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
 
 
 def require_partition(outcomes: TransactionOutcomes, txn_id: TxnId, topic: str) -> None:
-    """Raises InvalidTxnStatus, TransactionCoordinatorNotFound."""
+    """Raises InvalidTxnStatus if the topic was not added, TransactionCoordinatorNotFound if that is
+    not known here.
+    """
     if not outcomes.has_partition(txn_id, topic):
         raise InvalidTxnStatus(
             f"Transaction {txn_id} does not write to {topic}: add the partition to it before "

@@ -44,7 +44,7 @@ class TextEncoder:
             )
 
     def encode(self, text: str) -> bytes:
-        """Raises NotEncodable."""
+        """Raises NotEncodable if the text is not a value of the schema."""
         try:
             return self._encode(text)
         except (ValueError, OverflowError, RecursionError, struct.error) as error:

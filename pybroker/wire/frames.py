@@ -131,7 +131,7 @@ class FrameDecoder:
         """`receive` returns up to `events_a_turn` events; a run of SENDs is one event. It also
         stops after `command_bytes_a_turn` of other commands, because a long command is expensive.
         """
-        self.behind = False  # more events are ready: receive(b"") returns them
+        self.has_more = False  # more events are ready: receive(b"") returns them
         self.events_a_turn = events_a_turn
         self.command_bytes_a_turn = sys.maxsize
         self._command_bytes = 0  # of this turn
@@ -166,7 +166,7 @@ class FrameDecoder:
                 return events
             data = self._with_held(data, events)
         self.held_bytes = 0
-        self.behind = False
+        self.has_more = False
         consumed = self._parse(data, events)
         if consumed < len(data):
             self._parts.append(bytes(data[consumed:]))
@@ -235,7 +235,7 @@ class FrameDecoder:
                         data, command_start, command_end, frame_end, view, events
                     )
             except _TurnIsOver:
-                self.behind = True
+                self.has_more = True
                 self._wanted = 0
                 return position
         if end - position >= 4:

@@ -81,7 +81,7 @@ def broker_index_of(entry: bytes) -> int | None:
 
 
 def parse_metadata(entry: bytes) -> pb.MessageMetadata:
-    """Raises BadEntry."""
+    """Raises BadEntry if the metadata does not parse."""
     return split_entry(entry)[0]
 
 

@@ -14,7 +14,8 @@ import pytest
 
 import pybroker
 from pybroker.base.version import version
-from pybroker.process.cli import GARBAGE_THRESHOLDS, main
+from pybroker.process.cli import main
+from pybroker.process.serving import GARBAGE_THRESHOLDS
 
 pytestmark = pytest.mark.slow  # starts processes
 

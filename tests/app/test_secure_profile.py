@@ -199,7 +199,7 @@ def test_what_the_unit_starts_serves_and_ends_in_order(tmp_path: Path) -> None:
 
 
 def test_the_unit_may_write_where_its_data_is_and_does_not_restart_on_a_bad_disk() -> None:
-    from pybroker.process.cli import EXIT_DISK_FAILED
+    from pybroker.process.serving import EXIT_DISK_FAILED
 
     assert f"/var/lib/{unit()['StateDirectory']}" in unit()["ExecStart"]
     assert int(unit()["RestartPreventExitStatus"]) == EXIT_DISK_FAILED

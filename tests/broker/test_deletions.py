@@ -303,7 +303,7 @@ def test_a_topic_is_made_partitioned_once() -> None:
         outcomes = await asyncio.gather(
             life.topics.create_partitioned(ORDERS, 2),
             life.topics.create_partitioned(ORDERS, 3),
-            life.topics.update_partitions(ORDERS, 5),
+            life.topics.partitioned.grow(ORDERS, 5),
             life.topics.get(ORDERS, create=True),
             return_exceptions=True,
         )

@@ -294,7 +294,7 @@ def test_who_decides_a_deletion_late_spares_a_partitioned_topic_that_was_created
     async def scenario(world: World) -> None:
         topics, tenants = world.topics, world.tenants
         await topics.create_partitioned(ORDERS, PARTITIONS)
-        await topics.doom_partitions(ORDERS)
+        await topics.partitioned.doom(ORDERS)
         late = tenants.doom_of(ORDERS)
         await topics.delete_partitioned(ORDERS)
         await topics.create_partitioned(ORDERS, PARTITIONS)
@@ -314,7 +314,7 @@ def test_a_doomed_topic_is_not_deleted_over_the_heads_of_its_partitions_brokers(
         await topics.create_partitioned(ORDERS, PARTITIONS)
         partition = ORDERS.partition_at(1)
         await world.topic(partition)
-        await topics.doom_partitions(ORDERS)
+        await topics.partitioned.doom(ORDERS)
         elsewhere: Any = SimpleNamespace(
             owns=lambda name: name != partition,
             owner_of=AsyncMock(return_value=BrokerAddress("pulsar://other:6650")),
@@ -339,7 +339,7 @@ def test_deletions_that_a_cluster_had_begun_are_finished_by_a_broker_that_is_alo
         for name in (carts, ORDERS):
             await topics.create_partitioned(name, PARTITIONS)
             await world.topic(name.partition_at(1))
-        await topics.doom_partitions(ORDERS)
+        await topics.partitioned.doom(ORDERS)
         await tenants.mark_going("public/shop", forced)
         await finish_deletions_of_a_cluster(topics)
         assert not world.exists(ORDERS.partition_at(1))

@@ -18,11 +18,11 @@ P0 = TopicName.parse("orders-partition-0")
 def test_partitions_only_become_more() -> None:
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 2)
-        await world.topics.update_partitions(ORDERS, 4)
+        await world.topics.partitioned.grow(ORDERS, 4)
         with pytest.raises(ImpossibleGrowth):
-            await world.topics.update_partitions(ORDERS, 3)
+            await world.topics.partitioned.grow(ORDERS, 3)
         with pytest.raises(Conflict):
-            await world.topics.update_partitions(TopicName.parse("plain"), 3)
+            await world.topics.partitioned.grow(TopicName.parse("plain"), 3)
         assert world.tenants.partitions(ORDERS) == 4
 
     run(scenario)
@@ -40,7 +40,7 @@ def test_new_partitions_have_the_subscriptions_of_the_first_one() -> None:
         first = await world.topic(P0)
         await first.subscription("audit", None, {"team": "billing"}, create=True)
         await first.reader_subscription("reader", EARLIEST)
-        await world.topics.update_partitions(ORDERS, 4)
+        await world.topics.partitioned.grow(ORDERS, 4)
         for index in range(1, 4):
             there = await subscribed(world, ORDERS.partition_at(index))
             assert there == {"audit": {"team": "billing"}}
@@ -53,7 +53,7 @@ def test_growth_that_was_interrupted_is_finished_when_it_is_asked_for_again() ->
         await world.topics.create_partitioned(ORDERS, 2)
         await (await world.topic(P0)).subscription("audit", None, {}, create=True)
         await world.tenants.set_partitions(ORDERS, 3)  # and stops there
-        await world.topics.update_partitions(ORDERS, 3)
+        await world.topics.partitioned.grow(ORDERS, 3)
         assert await subscribed(world, ORDERS.partition_at(2)) == {"audit": {}}
 
     run(scenario)
@@ -62,7 +62,7 @@ def test_growth_that_was_interrupted_is_finished_when_it_is_asked_for_again() ->
 def test_partitions_that_nobody_subscribed_to_are_not_loaded_to_grow() -> None:
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 2)
-        await world.topics.update_partitions(ORDERS, 4)
+        await world.topics.partitioned.grow(ORDERS, 4)
         assert not world.topics.loaded_names()
 
     run(scenario)
@@ -72,7 +72,7 @@ def test_who_asks_while_partitions_are_added_hears_of_them_with_their_subscripti
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 1)
         await (await world.topic(P0)).subscription("audit", None, {}, create=True)
-        growing = asyncio.ensure_future(world.topics.update_partitions(ORDERS, 3))
+        growing = asyncio.ensure_future(world.topics.partitioned.grow(ORDERS, 3))
         await asyncio.sleep(0)
         assert await world.topics.partitions_for_client(ORDERS, auto_create=False) == 3
         last = ORDERS.partition_at(2)
@@ -100,7 +100,7 @@ def test_partitions_that_come_while_their_topic_is_about_to_be_deleted_go_with_i
         await asyncio.sleep(0)
         deleting = asyncio.ensure_future(world.topics.delete_partitioned(ORDERS, force=True))
         await asyncio.sleep(0)
-        growing = asyncio.ensure_future(world.topics.update_partitions(ORDERS, 3))
+        growing = asyncio.ensure_future(world.topics.partitioned.grow(ORDERS, 3))
         await asyncio.sleep(1)
         disk_answers.set()
         await asyncio.gather(loading, growing, deleting)
@@ -113,7 +113,7 @@ def test_partitions_that_come_while_their_topic_is_about_to_be_deleted_go_with_i
 def test_properties_that_are_set_while_partitions_come_take_none_away() -> None:
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 2, {"team": "billing"})
-        growing = asyncio.ensure_future(world.topics.update_partitions(ORDERS, 4))
+        growing = asyncio.ensure_future(world.topics.partitioned.grow(ORDERS, 4))
         await asyncio.sleep(0)
         await change_properties(world.topics, ORDERS, {"owner": "ada"})
         await growing

@@ -1,9 +1,11 @@
 """Brokers with Kafka's listener on simulated bookies; a test says which one it asks."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka_produce import FETCH, METADATA, PRODUCE, fetch_body, produce_body
+from kafka_produce import METADATA, fetched, produce
+from raw_kafka import Asks
 from sim_kafka import SimKafka
 from txn_cluster import TxnBroker, TxnCluster
 
@@ -47,11 +49,15 @@ class KafkaCluster(TxnCluster):
             self._connected[broker.name] = known
         return known
 
-    def ask(self, broker: TxnBroker, key: int, version: int, body: dict[str, Any]) -> Any:
+    def ask(self, broker: TxnBroker, key: int, version: int, body: Mapping[str, Any]) -> Any:
         async def asked() -> Any:
             return await (await self.connection(broker)).ask(key, version, body)
 
         return self.call(asked())
+
+    def at(self, broker: TxnBroker) -> Asks:
+        """For the words of `kafka_produce` and `kafka_words`."""
+        return _At(self, broker)
 
     def settled(self, broker: TxnBroker, work: Callable[[], Any], *codes: ErrorCode) -> Any:
         """What `work` returns, a code or a tuple that begins with one, as soon as the broker is no
@@ -90,13 +96,11 @@ class KafkaCluster(TxnCluster):
 
     def produce(self, broker: TxnBroker, topic: str, records: bytes) -> tuple[ErrorCode, int]:
         """The code, and the first offset."""
-        body = self.ask(broker, PRODUCE, 9, produce_body(topic, records))
-        (found,) = body["responses"][0]["partition_responses"]
-        return ErrorCode(found["error_code"]), found["base_offset"]
+        code, offset = produce(self.at(broker), topic, records)
+        return ErrorCode(code), offset
 
     def fetch(self, broker: TxnBroker, topic: str, offset: int, **more: Any) -> Any:
-        body = self.ask(broker, FETCH, 12, fetch_body(topic, offset, **more))
-        return body["responses"][0]["partitions"][0]
+        return fetched(self.at(broker), topic, offset, **more)
 
     def group_on(self, broker: TxnBroker, prefix: str = "group") -> str:
         """A new group, or transactional id, that this broker coordinates."""
@@ -120,6 +124,15 @@ class KafkaCluster(TxnCluster):
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.client.create_task(work)
+
+
+@dataclass(frozen=True)
+class _At:
+    cluster: KafkaCluster
+    broker: TxnBroker
+
+    def ask(self, key: int, version: int, body: Mapping[str, Any]) -> Any:
+        return self.cluster.ask(self.broker, key, version, body)
 
 
 def partition(topic: str, index: int = 0) -> TopicName:

@@ -1,17 +1,20 @@
 """Transactional producers of Kafka's in a cluster: each request goes to the broker it is for."""
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+import kafka_words
+from kafka_batches import split_batches
 from kafka_cluster import KafkaCluster
-from kafka_produce import PRODUCE, batch, produce_body
+from kafka_produce import batch, produce
+from kafka_words import END_TXN, TxnProducer, add_partition, commit_in_txn
 from txn_cluster import TxnBroker
 
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import HEADER_BYTES, TRANSACTIONAL, header_of, split_batches
+from pybroker.kafka.records.batch import HEADER_BYTES, TRANSACTIONAL, header_of
 from pybroker.kafka.records.record import read_records
 
-INIT, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+NO_MEMBER: Final = {"generation_id": -1, "member_id": "", "group_instance_id": None}
 NONE: Final = ErrorCode.NONE
 # Of transaction.version 1 and 2: Produce, TxnOffsetCommit, EndTxn.
 VERSIONS: Final = {1: (9, 3, 3), 2: (12, 5, 5)}
@@ -30,12 +33,12 @@ class Producer:
     sequences: dict[str, int] = field(default_factory=dict)
 
     def init(self) -> ErrorCode:
-        asked = {"transactional_id": self.name, "transaction_timeout_ms": 60_000}
-        asked |= {"producer_id": -1, "producer_epoch": -1}
-        answer = self.cluster.ask(self.at, INIT, 4, asked)
-        self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
+        found = kafka_words.init(self.cluster.at(self.at), self.name)
+        if isinstance(found, ErrorCode):
+            return found
+        self.producer_id, self.epoch = found.producer_id, found.epoch
         self.sequences = {}
-        return ErrorCode(answer["error_code"])
+        return NONE
 
     def inited(self) -> "Producer":
         again = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -43,23 +46,14 @@ class Producer:
         return self
 
     @property
-    def _fields(self) -> dict[str, Any]:
-        return {
-            "transactional_id": self.name,
-            "producer_id": self.producer_id,
-            "producer_epoch": self.epoch,
-        }
+    def named(self) -> TxnProducer:
+        return TxnProducer(self.name, self.producer_id, self.epoch)
 
     def add(self, topic: str) -> ErrorCode:
-        fields = {f"v3_and_below_{name}": value for name, value in self._fields.items()}
-        body = {**fields, "v3_and_below_topics": [{"name": topic, "partitions": [0]}]}
-        answer = self.cluster.ask(self.at, ADD_PARTITIONS, 3, body)
-        (found,) = answer["results_by_topic_v3_and_below"]
-        return ErrorCode(found["results_by_partition"][0]["partition_error_code"])
+        return add_partition(self.cluster.at(self.at), self.named, topic)
 
     def add_group(self, group: str) -> ErrorCode:
-        body = {**self._fields, "group_id": group}
-        return ErrorCode(self.cluster.ask(self.at, ADD_OFFSETS, 3, body)["error_code"])
+        return kafka_words.add_group(self.cluster.at(self.at), self.named, group)
 
     def publish(self, leader: TxnBroker, topic: str, value: bytes) -> ErrorCode:
         sequence = self.sequences.get(topic, 0)
@@ -70,24 +64,20 @@ class Producer:
             producer_epoch=self.epoch,
             base_sequence=sequence,
         )
-        body = produce_body(topic, records) | {"transactional_id": self.name}
-        answer = self.cluster.ask(leader, PRODUCE, VERSIONS[self.version][0], body)
-        (found,) = answer["responses"][0]["partition_responses"]
-        if not found["error_code"]:
+        version = VERSIONS[self.version][0]
+        code, _ = produce(
+            self.cluster.at(leader), topic, records, version, transactional_id=self.name
+        )
+        if not code:
             self.sequences[topic] = sequence + 1
-        return ErrorCode(found["error_code"])
+        return ErrorCode(code)
 
     def commit_offset(self, coordinator: TxnBroker, group: str, offset: int) -> ErrorCode:
-        place = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-        body = {**self._fields, "group_id": group}
-        body |= {"topics": [{"name": "orders", "partitions": [place]}]}
-        body |= {"generation_id": -1, "member_id": "", "group_instance_id": None}
-        version = VERSIONS[self.version][1]
-        (found,) = self.cluster.ask(coordinator, TXN_OFFSET_COMMIT, version, body)["topics"]
-        return ErrorCode(found["partitions"][0]["error_code"])
+        raw, version = self.cluster.at(coordinator), VERSIONS[self.version][1]
+        return commit_in_txn(raw, self.named, group, offset, version, **NO_MEMBER)
 
     def end(self, commit: bool = True) -> ErrorCode:
-        body = {**self._fields, "committed": commit}
+        body = {**self.named.fields, "committed": commit}
         answer = self.cluster.ask(self.at, END_TXN, VERSIONS[self.version][2], body)
         if self.version > 1 and not answer["error_code"]:
             self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]

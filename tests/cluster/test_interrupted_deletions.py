@@ -165,7 +165,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_request(
     brokers.publish()
     topics = brokers.one.broker.topics
     name = TopicName.parse("orders")
-    brokers.cluster.world.call(brokers.one.node, topics.doom_partitions(name))
+    brokers.cluster.world.call(brokers.one.node, topics.partitioned.doom(name))
     assert brokers.other_rest.ask("PUT", f"{ORDERS}/partitions", b"3").status == 409
     brokers.other_rest.do("DELETE", f"{ORDERS}/partitions", force="true")
     assert brokers.rest.get("v2/persistent/public/default") == []

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from kafka_batches import split_batches
 from kafka_cluster import KafkaCluster, partition
 from kafka_produce import FETCH, INIT_PRODUCER_ID, batch, fetch_body, sequenced
 from txn_cluster import TxnBroker
 
 from pybroker.kafka import shared_nodes
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import header_of, split_batches
+from pybroker.kafka.records.batch import header_of
 from pybroker.kafka.shared_nodes import node_numbers
 
 pytestmark = pytest.mark.slow

@@ -195,7 +195,7 @@ def test_an_end_that_was_decided_is_told_by_the_next_broker(cluster: KafkaCluste
     places.one.transactions.peers.request = told_nobody  # type: ignore[method-assign]
 
     async def end() -> None:
-        body = {**places.producer._fields, "committed": True}
+        body = {**places.producer.named.fields, "committed": True}
         await (await cluster.connection(places.one)).ask(26, 3, body)
 
     cluster.start_task(end())

@@ -433,7 +433,7 @@ def test_properties_that_others_have_set_stay(running: RunningBroker, admin: Adm
     name = TopicName.parse("with-properties")
 
     async def add(started: Any) -> None:
-        await started.topics.change_properties(name, lambda now: {**now, "owner": "me"})
+        await started.topics.partitioned.change_properties(name, lambda now: {**now, "owner": "me"})
 
     async def properties(started: Any) -> Any:
         return started.topics.tenants.partitioned_properties(name)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_words import METADATA, OFFSET_COMMIT, create, offset_of
+from kafka_produce import METADATA, create
+from kafka_words import OFFSET_COMMIT, offset_of
 from raw_kafka import RawKafka
 
 from pybroker.kafka.errors import ErrorCode

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka_batches import batch_records
 
-from pybroker.kafka.conversion import to_pulsar
 from pybroker.kafka.conversion.entries import batch_start, kafka_entry
 from pybroker.kafka.conversion.headers import as_headers, as_properties
 from pybroker.kafka.conversion.to_kafka import ENCRYPTED, ORDERING_KEY, UNREADABLE, for_kafka
-from pybroker.kafka.conversion.to_pulsar import batch_records, for_pulsar
+from pybroker.kafka.conversion.to_pulsar import for_pulsar
 from pybroker.kafka.records import compression
 from pybroker.kafka.records.batch import LOG_APPEND_TIME, build_batch, checked, header_of
 from pybroker.kafka.records.compression import compressed
@@ -179,7 +179,7 @@ def test_without_the_library_records_stay_as_they_are(monkeypatch: pytest.Monkey
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(to_pulsar.decompressed.__globals__["importlib"], "import_module", absent)
+    monkeypatch.setattr(compression.importlib, "import_module", absent)
     assert for_pulsar(entry) == entry
 
 

@@ -7,23 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_produce import PRODUCE, batch, fetched, produce_body
-from kafka_words import (
-    END_TXN,
-    TOPIC,
-    TxnProducer,
-    add_partition,
-    commit_in_txn,
-    create,
-    end,
-    init,
-    inited,
-)
+from kafka_batches import batch_records, split_batches
+from kafka_produce import PRODUCE, TOPIC, batch, create, fetched, produce_body
+from kafka_words import END_TXN, TxnProducer, add_partition, commit_in_txn, end, init, inited
 from raw_kafka import RawKafka
 
-from pybroker.kafka.conversion.to_pulsar import batch_records
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import TRANSACTIONAL, split_batches
+from pybroker.kafka.records.batch import TRANSACTIONAL
 from pybroker.kafka.transactions import ends
 from pybroker.testing import RunningBroker, broker
 

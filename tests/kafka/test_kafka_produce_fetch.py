@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka_batches import split_batches
 from kafka_produce import (
     FETCH,
     INIT_PRODUCER_ID,
@@ -28,7 +29,7 @@ from pybroker.base.errors import PersistenceError
 from pybroker.broker.persistent.topic import Topic
 from pybroker.client import Client, ProducerAccessMode
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import CONTROL, TRANSACTIONAL, header_of, split_batches
+from pybroker.kafka.records.batch import CONTROL, TRANSACTIONAL, header_of
 from pybroker.testing import RunningBroker, broker
 
 NUMBERS = itertools.count()

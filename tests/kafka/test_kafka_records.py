@@ -20,11 +20,9 @@ from pybroker.kafka.records.batch import (
     header_of,
     placed_at,
     sequence_after,
-    split_batches,
     stamped,
 )
 from pybroker.kafka.records.compression import compressed, decompressed
-from pybroker.kafka.records.control import COMMIT, kind_of_marker, marker_batch, placeholder
 from pybroker.kafka.records.errors import (
     BadRecords,
     CorruptBatch,
@@ -32,6 +30,7 @@ from pybroker.kafka.records.errors import (
     UnsupportedCompression,
     UnsupportedFormat,
 )
+from pybroker.kafka.records.placeholder import placeholder
 from pybroker.kafka.records.record import Record, read_records, write_records
 from pybroker.kafka.records.varints import read_varint, write_varint
 
@@ -133,23 +132,6 @@ def test_sequences_begin_anew_after_the_last() -> None:
     assert header_of(sent_batch(3, base_sequence=LAST_SEQUENCE)).last_sequence == 1
 
 
-def test_batches_follow_each_other() -> None:
-    batches = [sent_batch(1), sent_batch(5), placeholder(3, 8)]
-    assert list(split_batches(b"".join(batches))) == batches
-
-
-@pytest.mark.parametrize("cut", [1, 40, 61, 70])
-def test_a_cut_batch_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptBatch):
-        list(split_batches(sent_batch()[:cut]))
-
-
-def test_a_batch_that_says_a_negative_length_is_corrupt() -> None:
-    batch = sent_batch()
-    with pytest.raises(CorruptBatch):
-        list(split_batches(batch[:8] + (0).to_bytes(4, "big") + batch[12:]))
-
-
 def test_a_changed_byte_is_noticed() -> None:
     batch = bytearray(sent_batch())
     batch[-1] ^= 1
@@ -237,15 +219,6 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression.importlib, "import_module", absent)
     with pytest.raises(UnsupportedCompression, match=r"lz4: pip install 'pybroker\[compression\]'"):
         decompressed(compression.LZ4, b"x")
-
-
-def test_a_marker_says_how_its_transaction_ended() -> None:
-    batch = marker_batch(9, COMMIT, 4, 2, 1_000)
-    assert len(batch) == 78
-    header = checked(batch)
-    assert header.is_control and header.is_transactional and header.last_offset == 9
-    assert kind_of_marker(batch[HEADER_BYTES:]) == COMMIT
-    assert DefaultRecordBatch(batch).is_control_batch
 
 
 def test_a_placeholder_has_offsets_and_no_records() -> None:

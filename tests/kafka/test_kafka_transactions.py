@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka_produce import create
 from kafka_words import (
     END_TXN,
     INIT_PRODUCER_ID,
@@ -12,7 +13,6 @@ from kafka_words import (
     add_group,
     add_partition,
     commit_in_txn,
-    create,
     end,
     init,
     inited,

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import httpx
 import pytest
 from credentials import TOKEN_SETTINGS, token
+from kafka_produce import create
 from kafka_words import (
     INIT_PRODUCER_ID,
     TxnProducer,
     add_group,
     add_partition,
     commit_in_txn,
-    create,
     end,
     inited,
     offset_of,

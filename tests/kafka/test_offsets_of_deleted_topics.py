@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_words import (
-    OFFSET_COMMIT,
-    add_group,
-    commit_in_txn,
-    create,
-    end,
-    inited,
-    offset_of,
-)
+from kafka_produce import create
+from kafka_words import OFFSET_COMMIT, add_group, commit_in_txn, end, inited, offset_of
 from raw_kafka import RawKafka
 
 from pybroker.base.names import TopicName

@@ -108,7 +108,7 @@ def test_added_partitions_are_divided(raw: RawClient, wire_broker: Any, parts: s
     join(raw, parts, "b", 2)
     next_assignment(raw)
     name = TopicName.parse(parts)
-    wire_broker.call(lambda running: running.topics.update_partitions(name, 6))
+    wire_broker.call(lambda running: running.topics.partitioned.grow(name, 6))
     updates = {update.consumer_id: update for update in (next_assignment(raw) for _ in range(2))}
     assert segments_of(updates[1]) == [0, 2, 4] and segments_of(updates[2]) == [1, 3, 5]
 

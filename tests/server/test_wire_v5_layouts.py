@@ -28,7 +28,7 @@ def partitioned(broker: Any, topic: str, partitions: int) -> None:
     async def change(running: Any) -> None:
         topics: Topics = running.topics
         if topics.tenants.partitions(name):
-            await topics.update_partitions(name, partitions)
+            await topics.partitioned.grow(name, partitions)
         else:
             await topics.create_partitioned(name, partitions)
 

@@ -1,13 +1,14 @@
 """Produce and Fetch byte by byte, for what Kafka's own clients never send."""
 
-from typing import Any
+from typing import Any, Final
 
-from raw_kafka import RawKafka
+from raw_kafka import Asks
 
 from pybroker.kafka.records.batch import build_batch
 from pybroker.kafka.records.record import Record, write_records
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
+TOPIC: Final = "orders"
 
 
 def batch(*values: bytes, **fields: Any) -> bytes:
@@ -25,9 +26,11 @@ def produce_body(topic: str, *batches: bytes, acks: int = -1) -> dict[str, Any]:
     return {"acks": acks, "timeout_ms": 30_000, "topic_data": data}
 
 
-def produce(raw: RawKafka, topic: str, records: bytes, version: int = 9) -> tuple[int, int]:
+def produce(
+    raw: Asks, topic: str, records: bytes, version: int = 9, **fields: Any
+) -> tuple[int, int]:
     """The error code and the offset."""
-    body = raw.ask(PRODUCE, version, produce_body(topic, records))
+    body = raw.ask(PRODUCE, version, produce_body(topic, records) | fields)
     (partition,) = body["responses"][0]["partition_responses"]
     return partition["error_code"], partition["base_offset"]
 
@@ -53,11 +56,11 @@ def fetch_body(
     }
 
 
-def fetched(raw: RawKafka, topic: str, offset: int, **fields: Any) -> dict[str, Any]:
+def fetched(raw: Asks, topic: str, offset: int, **fields: Any) -> dict[str, Any]:
     body = raw.ask(FETCH, 12, fetch_body(topic, offset, **fields))
     partition: dict[str, Any] = body["responses"][0]["partitions"][0]
     return partition
 
 
-def create(raw: RawKafka, topic: str) -> None:
+def create(raw: Asks, topic: str = TOPIC) -> None:
     raw.ask(METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": True})

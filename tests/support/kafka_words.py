@@ -1,15 +1,14 @@
 """Requests of groups and transactions, in a word each."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from raw_kafka import RawKafka
+from kafka_produce import TOPIC
+from raw_kafka import Asks
 
 from pybroker.kafka.errors import ErrorCode
 
-METADATA: Final = 3
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
-TOPIC: Final = "orders"
 
 
 class TxnProducer(NamedTuple):
@@ -28,12 +27,8 @@ class TxnProducer(NamedTuple):
         }
 
 
-def create(raw: RawKafka, topic: str = TOPIC) -> None:
-    raw.ask(METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": True})
-
-
 def init(
-    raw: RawKafka, name: str, again: TxnProducer | None = None, **more: Any
+    raw: Asks, name: str, again: TxnProducer | None = None, **more: Any
 ) -> TxnProducer | ErrorCode:
     asked = {"transactional_id": name, "transaction_timeout_ms": 60_000, **more}
     if again is not None:
@@ -44,14 +39,14 @@ def init(
     return TxnProducer(name, answer["producer_id"], answer["producer_epoch"])
 
 
-def inited(raw: RawKafka, name: str, again: TxnProducer | None = None) -> TxnProducer:
+def inited(raw: Asks, name: str, again: TxnProducer | None = None) -> TxnProducer:
     found = init(raw, name, again)
     assert isinstance(found, TxnProducer), found
     return found
 
 
 def add_partition(
-    raw: RawKafka, producer: TxnProducer, topic: str = TOPIC, version: int = 3, partition: int = 0
+    raw: Asks, producer: TxnProducer, topic: str = TOPIC, version: int = 3, partition: int = 0
 ) -> ErrorCode:
     fields = {f"v3_and_below_{name}": value for name, value in producer.fields.items()}
     topics = [{"name": topic, "partitions": [partition]}]
@@ -60,13 +55,13 @@ def add_partition(
     return ErrorCode(result["partition_error_code"])
 
 
-def add_group(raw: RawKafka, producer: TxnProducer, group: str) -> ErrorCode:
+def add_group(raw: Asks, producer: TxnProducer, group: str) -> ErrorCode:
     answer = raw.ask(ADD_OFFSETS, 3, {**producer.fields, "group_id": group})
     return ErrorCode(answer["error_code"])
 
 
 def commit_in_txn(
-    raw: RawKafka,
+    raw: Asks,
     producer: TxnProducer,
     group: str,
     offset: int,
@@ -81,16 +76,12 @@ def commit_in_txn(
     return ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
 
 
-def end(
-    raw: RawKafka, producer: TxnProducer, committed: bool = True, version: int = 3
-) -> ErrorCode:
+def end(raw: Asks, producer: TxnProducer, committed: bool = True, version: int = 3) -> ErrorCode:
     asked = {**producer.fields, "committed": committed}
     return ErrorCode(raw.ask(END_TXN, version, asked)["error_code"])
 
 
-def offset_of(
-    raw: RawKafka, group: str, stable: bool = False, topic: str = TOPIC
-) -> int | ErrorCode:
+def offset_of(raw: Asks, group: str, stable: bool = False, topic: str = TOPIC) -> int | ErrorCode:
     asked = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
     (found,) = raw.ask(OFFSET_FETCH, 8, {"groups": [asked], "require_stable": stable})["groups"]
     (partition,) = found["topics"][0]["partitions"]

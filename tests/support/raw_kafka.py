@@ -3,12 +3,18 @@
 import itertools
 import socket
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pybroker.kafka.codec.messages import Header, decode_response, encode_request
 
 TIMEOUT_S: Final = 30.0
 CLIENT_ID: Final = "raw"
+
+
+class Asks(Protocol):
+    """A connection to one broker."""
+
+    def ask(self, key: int, version: int, body: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 class RawKafka:

@@ -25,7 +25,6 @@ MAX_LINES = 500
 ONE_THING = {
     "pybroker/cluster/bundle_ownership.py": "the states of a bundle, one machine",
     "pybroker/transaction/buffer/log_order/log_order_buffer.py": "the order of steps of PIP-31",
-    "pybroker/server/transactions/transactional_sessions.py": "the four steps to a newer session",
 }
 MAX_MODULE_DOCSTRING_LINES = 20
 

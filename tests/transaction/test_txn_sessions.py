@@ -11,8 +11,9 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.server.transactions import transactional_sessions
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.server.transactions.transactional_session import TransactionalSession
-from pybroker.server.transactions.transactional_sessions import Claim, TransactionalSessions
+from pybroker.server.transactions.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from pybroker.server.connections.slots import ProducerSlot
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.server.transactions.transactional_session import TransactionalSession
-from pybroker.server.transactions.transactional_sessions import Claim
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 
 

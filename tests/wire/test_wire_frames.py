@@ -158,7 +158,7 @@ def test_long_commands_end_a_turn_and_none_is_lost() -> None:
     decoder = FrameDecoder(MAX_MESSAGE_BYTES, events_a_turn=4)
     decoder.command_bytes_a_turn = 150
     turns = [len(decoder.receive(command * 5 + flow(1) * 5))]
-    while decoder.behind:
+    while decoder.has_more:
         turns.append(len(decoder.receive(b"")))
     assert turns == [2, 2, 4, 2]
 

@@ -338,7 +338,9 @@ class BookKeeperBackend:
         return not_found(ledger_id)
 
     async def close_ledger(self, ledger_id: int) -> None:
-        """Raises LedgerFenced, LedgerNotFound, ZooKeeperError."""
+        """Raises LedgerFenced if another broker took the ledger over, LedgerNotFound if it was
+        deleted, ZooKeeperError if ZooKeeper does not answer.
+        """
         writer = self._writers.get(ledger_id)
         if writer is not None:
             self._settled[ledger_id] = await writer.close()
@@ -349,7 +351,9 @@ class BookKeeperBackend:
         self._next.pop(ledger_id, None)
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """Raises LedgerNotFound, RecoveryFailed, ZooKeeperError."""
+        """Raises LedgerNotFound if the ledger was deleted, RecoveryFailed if too few bookies
+        answer, ZooKeeperError if ZooKeeper does not.
+        """
         writer = self._writers.get(ledger_id)
         if writer is not None:
             try:

@@ -194,7 +194,7 @@ class Bookies:
     async def read(
         self, bookie: str, ledger_id: int, entry_id: int, fence_with: bytes | None = None
     ) -> Response:
-        """Raises BookieFailed."""
+        """Raises BookieFailed if the bookie does not answer."""
         done, answered = _awaited()
         self._connection(bookie, _READS).read(ledger_id, entry_id, answered, fence_with)
         return await done
@@ -202,7 +202,7 @@ class Bookies:
     async def read_batch(
         self, bookie: str, ledger_id: int, first: int, count: int, size_bytes: int
     ) -> Response:
-        """Raises BookieFailed."""
+        """Raises BookieFailed if the bookie does not answer."""
         done, answered = _awaited()
         connection = self._connection(bookie, _READS)
         size_bytes = min(size_bytes, MAX_BATCH_BYTES)
@@ -276,7 +276,7 @@ class Bookies:
             connection.break_off(f"no connection ({mistake or type(mistake).__name__})")
 
     async def _address(self, bookie: str) -> Address:
-        """Raises ManagedLedgerError."""
+        """Raises BookieFailed if the bookie is not registered, and its id is not an address."""
         if bookie not in self._registered and self._find is not None:
             # It may be read-only, and even have another address than before.
             try:

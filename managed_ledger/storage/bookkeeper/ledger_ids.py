@@ -22,7 +22,7 @@ class LedgerIds:
         self._refill = Refresh(self._fill)
 
     async def open(self) -> None:
-        """Raises ZooKeeperError."""
+        """Reserves the first numbers. Raises ZooKeeperError if ZooKeeper does not answer."""
         while len(self._ids) < _FIRST:
             self._keep(await self._store.new_id())
         self._refill.request()
@@ -46,7 +46,7 @@ class LedgerIds:
             )
 
     def take(self) -> int:
-        """Raises NoLedgerNumber."""
+        """Raises NoLedgerNumber if none is reserved at the moment."""
         if len(self._ids) < _AT_LEAST:
             self._refill.request()
         if not self._ids:

@@ -93,7 +93,7 @@ class Metadata:
         self.pending_bytes = 0
 
     async def open(self) -> None:
-        """Raises ZooKeeperError."""
+        """Loads all keys. Raises ZooKeeperError if ZooKeeper does not answer."""
         for root in self._formats.roots:
             await self._zookeeper.make_parents(f"{root}/x")
             await self._zookeeper.watch(root, True, self._event)
@@ -394,7 +394,7 @@ class Metadata:
         return stored.ledger_id != NO_LEDGER and known == (version, stored.ledger_id)
 
     async def _refresh_below(self, prefix: str) -> None:
-        """Raises ManagedLedgerError."""
+        """Raises ManagedLedgerError if ZooKeeper does not answer or a node cannot be decoded."""
         path = self._formats.path_of(f"{prefix}x" if prefix.endswith("/") else prefix)
         await self._zookeeper.sync(path)
         keys = {prefix: None}

@@ -141,7 +141,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(value: bytes) -> LedgerMetadata:
-    """Raises BadLedgerMetadata."""
+    """Raises BadLedgerMetadata for another format than 3, and for bytes that do not parse."""
     if not value.startswith(_PREAMBLE):
         raise BadLedgerMetadata(
             f"the ledger's metadata begins with {value[:40]!r}, not with format 3: only format 3 "

@@ -26,7 +26,7 @@ BODY_OVERHEAD_BYTES: Final = HEAD_BYTES + 4
 
 
 def check_digest(ledger_id: int, metadata: LedgerMetadata) -> None:
-    """Raises BadLedgerMetadata."""
+    """Raises BadLedgerMetadata unless the ledger's checksums are CRC32C."""
     if metadata.digest_type is not DigestType.CRC32C:
         raise BadLedgerMetadata(
             f"ledger {ledger_id} has checksums of type {metadata.digest_type.name}; only CRC32C, "

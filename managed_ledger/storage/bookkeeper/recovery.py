@@ -178,7 +178,9 @@ class _Recovery:
         )
 
     def _last_confirmed(self, response: Response) -> int:
-        """Raises BookieFailed, DamagedBody."""
+        """The answer's LastAddConfirmed; NO_ENTRY if the bookie has no entry of the ledger. Raises
+        BookieFailed for another refusal, DamagedBody for a wrong checksum.
+        """
         if response.code in ABSENT:
             return NO_ENTRY
         if response.code != Code.OK:

@@ -79,7 +79,7 @@ def _request() -> bytes:
 
 
 def _require_ok(answer: bytes) -> None:
-    """Raises BookieFailed."""
+    """Raises BookieFailed if the bookie does not offer TLS."""
     try:
         statuses = [each.value for each in fields(answer, "an answer") if each.number == _STATUS]
     except CorruptStorage as error:

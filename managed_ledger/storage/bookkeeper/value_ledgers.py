@@ -125,7 +125,7 @@ class ValueLedgers:
 
 
 async def _append(writer: LedgerWriter, entry: bytes) -> None:
-    """Raises ManagedLedgerError."""
+    """Returns when the entry is durable. Raises ManagedLedgerError if it may not be."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     writer.append(entry, lambda error: settle(done, None, error))
     await done

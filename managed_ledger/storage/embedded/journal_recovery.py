@@ -26,7 +26,9 @@ class Recovery(Replay):
     """Runs once, in a worker thread, before anything else uses the state."""
 
     def run(self) -> JournalWriter:
-        """Raises CorruptStorage or NewerFormat without changing anything."""
+        """Raises, without changing anything, CorruptStorage for damage and NewerFormat if a later
+        version wrote the directory.
+        """
         self.replay()
         if self.found is not None:
             self._disk.sync_folder(snapshot.FOLDER)

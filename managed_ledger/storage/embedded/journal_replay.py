@@ -44,7 +44,7 @@ class Replay:
         self._deleted_later: dict[int, str] = {}  # ledgers with entries but no beginning
 
     def replay(self) -> None:
-        """Raises CorruptStorage, NewerFormat."""
+        """Raises CorruptStorage for damage, NewerFormat if a later version wrote the directory."""
         self.found = snapshot.read(self._disk)
         if self.found is not None:
             self._load(self.found)

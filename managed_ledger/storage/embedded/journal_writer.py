@@ -92,7 +92,7 @@ class JournalWriter:
         self.size = self._synced_to = 0
 
     def sync(self) -> None:
-        """Raises StorageFailed."""
+        """Raises StorageFailed if the disk reports an error: what is durable is unknown then."""
         if self._synced_to == self.size:
             return
         began_s = 0.0 if self._clock is None else self._clock.monotonic_s()

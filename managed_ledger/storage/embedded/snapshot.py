@@ -68,7 +68,9 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot:
-    """Raises CorruptStorage, NewerFormat."""
+    """Raises CorruptStorage if the data is cut or its checksum is wrong, NewerFormat if a later
+    version wrote it.
+    """
     found, at = _format_of(data)
     if len(data) < at + HEADER.size:
         raise corrupt()

@@ -188,7 +188,9 @@ class ZooKeeper:
         return stat_of(await self._ask(change.code, change.body(), path))[0]
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises BadVersionError, NoNode, NotEmpty, ConnectionLoss."""
+        """Raises NoNode, NotEmpty if the node has children, BadVersionError if it has another
+        version, ConnectionLoss if it may have been deleted.
+        """
         removal = Delete(path, version)
         await self._ask(removal.code, removal.body(), path)
 

@@ -144,7 +144,9 @@ class PartOfRoom:
         self._most_bytes = most_bytes
 
     def take_now(self, size_bytes: int) -> bool:
-        """Raises AnswerTooLarge."""
+        """False if it must wait for memory. Raises AnswerTooLarge if the page may never have so
+        much.
+        """
         if size_bytes > self._most_bytes:
             raise AnswerTooLarge(
                 f"This takes {size_bytes:,} bytes, more than the {self._most_bytes:,} that this "
@@ -153,7 +155,9 @@ class PartOfRoom:
         return self._whole is None or self._whole.take_now(size_bytes)
 
     async def take(self, size_bytes: int, made: bool = False) -> None:
-        """Raises AnswerTooLarge, ServiceNotReady."""
+        """Waits for memory. Raises AnswerTooLarge if the page may never have so much,
+        ServiceNotReady after waiting too long.
+        """
         if not self.take_now(size_bytes) and self._whole is not None:
             await self._whole.take(size_bytes, made)
 

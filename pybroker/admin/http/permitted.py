@@ -81,6 +81,18 @@ def identity_of(request: Request) -> Identity:
     return identity
 
 
+def check_owner(authorizer: Authorizer | None, request: Request, owner: str | None) -> None:
+    """Raises AuthorizationError unless the caller owns the transaction or is a superuser. The
+    refusal is the same for a transaction that ended long ago and for one that never existed.
+    """
+    if authorizer is None:
+        return
+    identity = identity_of(request)
+    if owner is None or owner != identity.acting:
+        target = target_of(request)
+        authorizer.require(identity, Need.SUPER_USER, target, "see the transaction")
+
+
 def target_of(request: Request) -> Target:
     """The object that the path names. Raises InvalidTopicName."""
     params = request.path_params

@@ -161,7 +161,7 @@ class PartRoutes:
         wanted = body.get("partitions") if isinstance(body, dict) else body
         if type(wanted) is not int:
             raise HTTPException(406, "The body must be the number of partitions")
-        await self._topics.declare_partitions(name, wanted)
+        await self._topics.partitioned.declare(name, wanted)
         first, *rest = _parts(name, wanted)
         replies = await self._ask(request, [first], "GET", f"{_T}/stats", {})
         there = check(replies[0][1]).json()["subscriptions"]
@@ -205,10 +205,10 @@ class PartRoutes:
         HTTPException; BadVersion if the condition does not hold.
         """
         try:
-            await self._topics.doom_partitions(name, only_while)
+            await self._topics.partitioned.doom(name, only_while)
         except BadVersion:  # another broker has just changed the record
             await self._topics.ownership.refreshed()
-            await self._topics.doom_partitions(name, only_while)
+            await self._topics.partitioned.doom(name, only_while)
         await self._delete_doomed(request, name)
 
     async def _delete_doomed(self, request: Request, name: TopicName) -> None:

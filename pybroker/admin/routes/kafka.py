@@ -37,7 +37,7 @@ class KafkaRoutes:
 
     @property
     def _kafka(self) -> KafkaGroups:
-        """Raises HTTPException."""
+        """Raises HTTPException (409) if the broker does not serve Kafka's clients."""
         found = self._services.kafka()
         if found is None:
             raise HTTPException(409, "This broker does not serve Kafka's clients: start it --kafka")

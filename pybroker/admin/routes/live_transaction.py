@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.finding import existing
-from pybroker.admin.http.permitted import identity_of, target_of
+from pybroker.admin.http.permitted import check_owner, identity_of, target_of
 from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routing import asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -160,7 +160,7 @@ class LiveTransactionRoutes:
         coordinator = await self._coordinators.get(txn_id.most)
         limit = _limit(request)
         if (transaction := coordinator.metadata(txn_id)) is not None:
-            self._check_owner(request, transaction.owner)
+            check_owner(self._authorizer, request, transaction.owner)
             retries = {each.participant: each for each in coordinator.retries_of(txn_id)}
             found = await participants(transaction, limit, self._topics, retries)
             row = Row(transaction, await tally_of(transaction, limit, self._topics))
@@ -168,7 +168,7 @@ class LiveTransactionRoutes:
             known = live_one(row, self._clock.now_ms()) | {"abortReason": why}
             return {"timestamp": self._clock.now_ms(), **known, "participants": found}
         ended = self._coordinators.ended.find(txn_id)
-        self._check_owner(request, None if ended is None else ended.transaction.owner)
+        check_owner(self._authorizer, request, None if ended is None else ended.transaction.owner)
         if ended is not None:
             found = await participants(ended.transaction, limit, self._topics, {})
             return {
@@ -185,18 +185,6 @@ class LiveTransactionRoutes:
             "status": status.name,
             "abortReason": coordinator.why_aborted(txn_id),
         }
-
-    def _check_owner(self, request: Request, owner: str | None) -> None:
-        """A transaction that ended long ago and one that never existed get the same refusal.
-        Raises AuthorizationError.
-        """
-        authorizer = self._authorizer
-        if authorizer is None:
-            return
-        identity = identity_of(request)
-        if owner is None or owner != identity.acting:
-            doing = "see the transaction"
-            authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     # -- a topic
 

@@ -72,7 +72,7 @@ async def change_properties(
     HTTPException.
     """
     if topics.tenants.partitions(name):
-        await topics.change_properties(name, partial(_changed, changes=changes))
+        await topics.partitioned.change_properties(name, partial(_changed, changes=changes))
         return
     topic = await existing(topics, name)
     _changed(_ours(topic.ledger.properties_to_come), changes)

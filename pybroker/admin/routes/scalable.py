@@ -224,7 +224,7 @@ class ScalableRoutes:
 
 
 def _property(text: str) -> tuple[str, str]:
-    """Raises HTTPException."""
+    """Splits `key=value`. Raises HTTPException (400) for another text."""
     key, separator, value = text.partition("=")
     if not separator:
         raise HTTPException(400, f"?property must be key=value, not {text[:200]!r}")

@@ -129,7 +129,7 @@ class TopicRoutes:
 
     async def update_partitions(self, request: Request) -> None:
         count, _ = _partitioned(await read_json(request))
-        await self._topics.update_partitions(topic_of(request), count)
+        await self._topics.partitioned.grow(topic_of(request), count)
 
     async def create_missed_partitions(self, request: Request) -> None:
         """Does nothing: partitions are created on first use, so none can be missing."""

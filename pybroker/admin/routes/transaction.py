@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import existing
-from pybroker.admin.http.permitted import identity_of, target_of
+from pybroker.admin.http.permitted import check_owner
 from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import asked, flag, number, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -27,7 +27,6 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.logs import audit
-from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.ends.participants import Retry
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
@@ -200,7 +199,9 @@ class TransactionRoutes:
         txn_id = _txn_id(request)
         coordinator = await self._coordinator(txn_id.most)
         transaction = coordinator.metadata(txn_id)
-        self._check_owner(request, None if transaction is None else transaction.owner)
+        check_owner(
+            self._services.authorizer, request, None if transaction is None else transaction.owner
+        )
         if transaction is not None:
             return await self._described(transaction, Pace(_DESCRIBED_A_TURN))
         status = coordinator.status(txn_id)
@@ -209,18 +210,6 @@ class TransactionRoutes:
         reason = coordinator.why_aborted(txn_id)
         because = {"abortReason": reason} if reason else {}
         return {"txnId": str(txn_id), "status": status.name, **because}
-
-    def _check_owner(self, request: Request, owner: str | None) -> None:
-        """Raises AuthorizationError unless the caller owns the transaction or is a superuser. The
-        refusal is the same for a transaction that ended long ago and for one that never existed.
-        """
-        authorizer = self._services.authorizer
-        if authorizer is None:
-            return
-        identity = identity_of(request)
-        if owner is None or owner != identity.acting:
-            doing = "see the transaction"
-            authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     async def abort(self, request: Request) -> None:
         """Aborts a transaction. The owner gets the ?reason= when it commits, and the audit log has

@@ -156,7 +156,7 @@ class WebSocketRoutes:
         return SwitchResponse(channel, lambda: gateway.serve(endpoint), give_up)
 
     def _check(self, request: Request) -> None:
-        """Raises HTTPException."""
+        """Raises HTTPException unless the request asks for a WebSocket, and may have one."""
         if not self._config.web_socket_service_enabled:
             raise HTTPException(404, "WebSockets are switched off (webSocketServiceEnabled=false)")
         self._check_origin(request)
@@ -166,7 +166,7 @@ class WebSocketRoutes:
             raise HTTPException(426, advice, {"upgrade": "websocket"})
 
     def _channel(self, request: Request, gateway: "Gateway") -> "Channel":
-        """Raises HTTPException."""
+        """Raises HTTPException (400) if the handshake is not that of RFC 6455."""
         from pybroker.gateway.websocket.channel import Channel, Limits, NotAWebSocket
 
         config = self._config

@@ -1,6 +1,29 @@
 """Configuration under broker.conf's own names, in snake_case here and camelCase in the file."""
 
 from dataclasses import dataclass, field
+from typing import Final
+
+# Of schemas' compatibility.
+STRATEGIES: Final = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+# Fields with the number of a port, or None.
+PORTS: Final = (
+    "broker_service_port",
+    "broker_service_port_tls",
+    "web_service_port",
+    "web_service_port_tls",
+    "kafka_service_port",
+    "kafka_service_port_tls",
+)
 
 
 @dataclass(frozen=True, slots=True)

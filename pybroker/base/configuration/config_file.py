@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.base.configuration.apache_keys import APACHE_KEYS, PREFIXES
-from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config import PORTS, STRATEGIES, BrokerConfig
 from pybroker.logs.levels import Levels
 from pybroker.logs.lines import FORMATS
 
@@ -36,20 +36,9 @@ PREFIX: Final = "PULSAR_PREFIX_"
 _NOTHING_CLOSE: Final = "; remove it"
 _SHORT_KEY_CHARS: Final = 24
 _BOOLEANS: Final = {"true": True, "false": False}
-_STRATEGIES: Final = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
 _CHOICES: Final = {
-    "schema_compatibility_strategy": _STRATEGIES,
-    "system_topic_schema_compatibility_strategy": _STRATEGIES,
+    "schema_compatibility_strategy": STRATEGIES,
+    "system_topic_schema_compatibility_strategy": STRATEGIES,
     "log_format": FORMATS,
     "transaction_buffer": ("logOrder", "commitOrder"),
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
@@ -101,15 +90,7 @@ _MINIMUM: Final = {  # for all other numbers: 0
     "transaction_coordinators": 1,
     "transactional_id_expiration_ms": 1000,
 }
-_PORTS: Final = (
-    "broker_service_port",
-    "broker_service_port_tls",
-    "web_service_port",
-    "web_service_port_tls",
-    "kafka_service_port",
-    "kafka_service_port_tls",
-)
-_MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535) | {
+_MAXIMUM: Final = dict.fromkeys(PORTS, 65_535) | {
     "max_message_size": 2**31 - 1,  # sent to clients as 32 bits
     "default_number_of_namespace_bundles": 65_536,
     "load_balancer_namespace_maximum_bundles": 65_536,
@@ -268,7 +249,7 @@ def _closest(key: str) -> str:
 
 
 def _convert(name: str, kind: type, text: str, key: str) -> Value:
-    empty = not text and name not in _MAY_BE_EMPTY and name not in _PORTS
+    empty = not text and name not in _MAY_BE_EMPTY and name not in PORTS
     if empty and (kind in (bool, int, float) or (kind is str and _DEFAULTS[name])):
         return LEFT_OUT
     if kind is bool:
@@ -280,7 +261,7 @@ def _convert(name: str, kind: type, text: str, key: str) -> Value:
     if kind is tuple:
         named = dict.fromkeys(filter(None, (item.strip() for item in text.split(","))))
         return tuple(named) or _IF_EMPTY.get(name, ())
-    if name in _PORTS:
+    if name in PORTS:
         return _number(name, int, text, key) if text else None
     if not text and name in _MAY_BE_EMPTY:
         return _MAY_BE_EMPTY[name]

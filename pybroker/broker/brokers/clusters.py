@@ -30,7 +30,7 @@ class Clusters:
         return sorted({self.own, *self._records.names()})
 
     def check(self, name: str) -> None:
-        """Raises NotFound."""
+        """Raises NotFound unless the cluster is known."""
         self._record(name)
 
     def data(self, name: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Clusters:
         await self._change(name, change)
 
     async def delete_belonging(self, name: str, kind: str, key: str) -> None:
-        """Raises NotFound."""
+        """Raises NotFound if the cluster or its `key` does not exist."""
 
         def change(record: dict[str, Any]) -> Mapping[str, Any]:
             kept = dict(record.get(kind, {}))

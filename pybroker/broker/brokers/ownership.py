@@ -160,7 +160,7 @@ class BeingReleased(ServiceNotReady):
 
 
 def check_owned(ownership: Ownership, name: TopicName) -> None:
-    """Raises NotServedHere."""
+    """Raises NotServedHere if another broker serves the topic."""
     if not ownership.owns(name):
         raise NotServedHere(name)
 

@@ -41,7 +41,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(record: bytes, messages: int) -> Kept:
-    """Raises BadRecord."""
+    """Raises BadRecord if the entry is not one of a compacted log."""
     try:
         version, ledger_id, entry_id, size = _HEAD.unpack_from(record)
     except struct.error:

@@ -8,7 +8,7 @@ from pybroker.broker.policies.table import COMPACTION_THRESHOLD
 
 
 class CompactedTopics:
-    """An Actor."""
+    """Compacts topics at their threshold, one at a time. Implements Actor."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore()

@@ -229,7 +229,7 @@ class Compaction:
         return ledger.total_size_bytes * behind // max(1, entries)
 
     def check_not_running(self) -> None:
-        """Raises Conflict."""
+        """Raises Conflict if it is running."""
         if self.status is Status.RUNNING:
             raise Conflict(f"{self} is already running: wait until it ends")
 

@@ -34,7 +34,7 @@ def encode_sent(sent: Sent) -> bytes:
 
 
 def decode_sent(value: bytes) -> Sent:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the bytes end too early."""
     data = Reader(value, "the tag of a message")
     return Sent(
         data.text(), data.number() - 1, _read_ranges(data), _read_ranges(data), data.number() - 1

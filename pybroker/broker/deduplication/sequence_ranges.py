@@ -77,7 +77,7 @@ class SequenceRanges:
 
     @classmethod
     def decode(cls, value: bytes) -> "SequenceRanges":
-        """Raises CorruptStorage."""
+        """Raises CorruptStorage if the bytes are not pairs of 64-bit numbers."""
         if len(value) % 16:
             raise CorruptStorage(f"{len(value)} bytes do not encode ranges of sequence ids")
         ranges, half = cls(), len(value) // 2

@@ -86,7 +86,7 @@ def _without_flying(ids: SequenceRanges, state: ProducerSequence) -> SequenceRan
 
 
 def decode(value: bytes, key: str) -> tuple[Position, dict[str, ProducerSequence]]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the value ends too early, or has an unknown format."""
     if value.startswith(_JSON):
         return _decode_json(json.loads(value))
     data = Reader(value, f"the deduplication snapshot {key!r}")

@@ -73,7 +73,7 @@ class Doomed:
 
     @classmethod
     def decode(cls, value: bytes) -> "Doomed":
-        """Raises ValueError, TypeError."""
+        """Raises ValueError or TypeError for other JSON, or none."""
         topic, partitions, subscription, *rest = json.loads(value)
         return cls(TopicName(*topic), partitions, subscription, *map(tuple, rest))
 

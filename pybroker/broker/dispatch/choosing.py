@@ -5,7 +5,8 @@ from collections.abc import Callable
 from managed_ledger.cursor import ManagedCursor
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delayed import Delays
-from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, ReadableTopic
+from pybroker.broker.dispatch.entry_fetcher import OnDamage
+from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits

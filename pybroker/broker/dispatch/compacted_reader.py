@@ -17,7 +17,8 @@ from pybroker.base.runtime import Tasks
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept
 from pybroker.broker.compaction.seeking import SearchedTopic
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.dispatch.entry_reader import READ_RETRY_S, EntryReader, OnDamage
+from pybroker.broker.dispatch.entry_fetcher import READ_RETRY_S, OnDamage
+from pybroker.broker.dispatch.entry_reader import EntryReader
 
 log = logging.getLogger(__name__)
 

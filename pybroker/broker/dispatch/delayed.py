@@ -70,7 +70,9 @@ class Delays:
 
 
 class UndelayedReader:
-    """Used like an EntryReader."""
+    """Passes on what an EntryReader reads, without the entries whose time has not come. Used like
+    an EntryReader.
+    """
 
     def __init__(self, reader: EntryReader, delays: Delays, resume: Callable[[], None]) -> None:
         self._reader = reader

@@ -107,7 +107,9 @@ class KeySharedDispatcher(SharedDispatcher):
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError."""
+        """Raises ConsumerAssignError if its mode differs from the others', or its ranges overlap
+        theirs.
+        """
         check_same_mode(consumer, self._policy)
         self._ring.add(consumer)
         super().add(consumer)

@@ -47,6 +47,24 @@ class Source(Protocol):
     def advance(self, delivery: Delivery) -> None: ...
 
 
+class PriorityLevels(dict[int, deque[Consumer]]):
+    """Consumers by priority level; 0, the best, comes first. In each level, the consumer to be
+    served next is the first.
+    """
+
+    def add(self, consumer: Consumer) -> None:
+        self.setdefault(consumer.priority_level, deque()).append(consumer)
+        levels = sorted(self.items())
+        self.clear()
+        self.update(levels)
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self[consumer.priority_level]
+        level.remove(consumer)
+        if not level:
+            del self[consumer.priority_level]
+
+
 class SharedDispatcher:
     def __init__(
         self,
@@ -63,7 +81,7 @@ class SharedDispatcher:
         self._limits = limits
         self._resume = resume
         self._returned = ReturnedEntries(reader, self._unread)
-        self._levels: dict[int, deque[Consumer]] = {}  # by priority; the next to be served is first
+        self._levels = PriorityLevels()
         self._unacked = 0
         self._blocked = False
         self._restored = False  # an abort has restored entries since the last rewind
@@ -72,14 +90,10 @@ class SharedDispatcher:
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        self._levels.setdefault(consumer.priority_level, deque()).append(consumer)
-        self._levels = dict(sorted(self._levels.items()))
+        self._levels.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        level = self._levels[consumer.priority_level]
-        level.remove(consumer)
-        if not level:
-            del self._levels[consumer.priority_level]
+        self._levels.remove(consumer)
         # Not counted as a redelivery: the application never saw most of these messages.
         self._give_back(consumer, None)
         if not self._levels:

@@ -16,7 +16,8 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, ReadableTopic, between
+from pybroker.broker.dispatch.entry_fetcher import OnDamage
+from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic, between
 
 SETTLED_A_TURN: Final = 1000  # entries
 

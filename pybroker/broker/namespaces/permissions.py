@@ -170,7 +170,7 @@ def _say_ignored(why: str) -> None:
 
 
 def check_role(role: str) -> str:
-    """Raises NamingError."""
+    """Raises NamingError if the role is blank or too long."""
     if not role.strip() or len(role) > MAX_ROLE_CHARS:
         raise NamingError(f"A role's name must not be blank or exceed {MAX_ROLE_CHARS} characters")
     return role

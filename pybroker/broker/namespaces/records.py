@@ -33,7 +33,7 @@ class Records:
         return None if stored is None else dict(json.loads(stored.value))
 
     def get(self, name: str) -> dict[str, Any]:
-        """Raises NotFound."""
+        """Raises NotFound if there is no record of this name."""
         if (record := self.find(name)) is None:
             raise NotFound(f"{self._what} {name} does not exist")
         return record
@@ -52,14 +52,14 @@ class Records:
             await self.put(name, change(self.find(name)))
 
     async def delete(self, name: str) -> None:
-        """Raises NotFound."""
+        """Raises NotFound if there is no record of this name."""
         async with self._changing:
             self.get(name)
             await self._metadata.delete(self._prefix + name)
 
 
 def check_name(name: str, what: str) -> None:
-    """Raises InvalidTopicName."""
+    """Raises InvalidTopicName if it has characters other than letters, digits and -=:._"""
     if not _NAME.fullmatch(name):
         raise InvalidTopicName(
             f"{name[:200]!r} is not a valid {what.lower()} name: use only letters, digits and -=:._"

@@ -108,7 +108,7 @@ class Tenants:
         return sorted(stored | {name.split("/")[0] for name in BUILT_IN})
 
     def tenant(self, name: str) -> dict[str, Any]:
-        """Raises NotFound."""
+        """Raises NotFound if the tenant does not exist."""
         if name not in self.tenants():
             raise NotFound(f"Tenant {name} does not exist")
         return self._new_tenant() | self._get(_TENANTS + name)
@@ -130,7 +130,7 @@ class Tenants:
         return is_built_in and self.tenant(tenant) == self._new_tenant() != settings
 
     async def update_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Raises NotFound."""
+        """Raises NotFound if the tenant does not exist."""
         async with self._writing:
             self.tenant(name)
             await self.put_tenant(name, settings)
@@ -250,7 +250,7 @@ class Tenants:
             raise NotFound(f"Namespace {namespace} was deleted by another request")
 
     def check_takes_topics(self, namespace: str) -> None:
-        """Raises NotFound."""
+        """Raises NotFound if the namespace does not exist or is being deleted."""
         self.check_namespace(namespace)
         if self._is_going(namespace):
             raise NotFound(f"Namespace {namespace} is being deleted")
@@ -262,7 +262,7 @@ class Tenants:
         return namespace in self._going or bool(self.marks(namespace))
 
     def check_deletable(self, namespace: str) -> None:
-        """Raises NotFound, NotAllowed."""
+        """Raises NotFound if the namespace does not exist, NotAllowed if it is built in."""
         self.check_namespace(namespace)
         if namespace in BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")

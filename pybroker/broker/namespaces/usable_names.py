@@ -12,7 +12,7 @@ def check_last_partition(name: TopicName, partitions: int) -> None:
 
 
 def refuse_internal(name: TopicName) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed for the name of a transaction log."""
     if name.internal:
         raise NotAllowed(f"{name} is a transaction log, not a topic; use another name")
 

@@ -4,7 +4,6 @@ The rest is dropped, as in Apache Pulsar: a consumer without permits, or with a 
 misses messages and delays no other consumer.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 from pybroker.broker.dispatch.delivery import Delivery
@@ -12,6 +11,7 @@ from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.hash_ring import check_same_mode
 from pybroker.broker.dispatch.key_ranges import KeyRanges, ranges_of
 from pybroker.broker.dispatch.key_shared import slot_of_entry
+from pybroker.broker.dispatch.shared import PriorityLevels
 from pybroker.broker.dispatch.split_ranges import split_by
 from pybroker.broker.subscriptions.consumer import Consumer, KeySharedPolicy, SubscriptionType
 
@@ -61,17 +61,13 @@ class Shared:
     """In turn, to consumers of the best priority level that can take messages."""
 
     def __init__(self) -> None:
-        self._levels: dict[int, deque[Consumer]] = {}
+        self._levels = PriorityLevels()
 
     def add(self, consumer: Consumer) -> None:
-        self._levels.setdefault(consumer.priority_level, deque()).append(consumer)
-        self._levels = dict(sorted(self._levels.items()))
+        self._levels.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        level = self._levels[consumer.priority_level]
-        level.remove(consumer)
-        if not level:
-            del self._levels[consumer.priority_level]
+        self._levels.remove(consumer)
 
     def offer(self, delivery: Delivery) -> int:
         """The number of messages that no consumer took."""
@@ -100,7 +96,9 @@ class KeyShared:
         self._ring = split_by(self.policy, consistent)
 
     def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError."""
+        """Raises ConsumerAssignError if its mode differs from the others', or its ranges overlap
+        theirs.
+        """
         check_same_mode(consumer, self.policy)
         self._ring.add(consumer)
 

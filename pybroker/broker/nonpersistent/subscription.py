@@ -65,7 +65,9 @@ class NonPersistentSubscription:
     # -- consumers
 
     async def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
+        """Raises ConsumerBusy if its type or the limits exclude it, ConsumerAssignError for
+        unusable key ranges, ServiceNotReady while the topic is being unloaded.
+        """
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
         check_joinable(self, kind)

@@ -44,7 +44,7 @@ class BadInterceptors(ValueError):
 
 
 def check_interceptors(config: BrokerConfig) -> None:
-    """Raises BadInterceptors."""
+    """Raises BadInterceptors for a name that is neither TIMESTAMP nor INDEX."""
     for name in config.broker_entry_metadata_interceptors:
         if name not in (TIMESTAMP, INDEX):
             raise BadInterceptors(
@@ -131,7 +131,9 @@ def cached_for_clients(
 async def read_for_clients(
     ledger: ManagedLedger, position: Position, up_to: Position, max_entries: int, max_bytes: int
 ) -> EntryRun | None:
-    """Raises ManagedLedgerError."""
+    """As ManagedLedger.read, with the metadata that interceptors added. Raises ManagedLedgerError
+    if the entries cannot be read.
+    """
     run = await ledger.read(position, up_to, max_entries, max_bytes)
     if run is None or ledger.interceptor is None:
         return run

@@ -78,7 +78,7 @@ class Answer:
 
 
 async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
-    """Raises TopicNotFound, NotAllowed, ConsumerBusy, and the errors of subscribing."""
+    """Raises TopicNotFound, SubscriptionNotFound, and the errors of subscribing."""
     if asked.schema_only:
         return Answer(EARLIEST, schema_digest=_schema_digest(topics, question.topic))
     topic = topics.serving(question.topic) or await topics.get(question.topic)

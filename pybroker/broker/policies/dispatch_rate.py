@@ -118,7 +118,7 @@ class Dispatched(Protocol):
 
 
 class DispatchRates:
-    """Shared by a topic's subscriptions."""
+    """Gives a topic the throttle that its subscriptions share. Implements Actor."""
 
     def follow(self, topic: Dispatched) -> None:
         rate = topic.policies[DISPATCH_RATE]

@@ -43,7 +43,9 @@ class TopicQuota:
         self._clock = clock
 
     async def check(self) -> None:
-        """Raises QuotaExceededError, QuotaExceededException."""
+        """Raises QuotaExceededError or QuotaExceededException, by the policy of the quota that is
+        exceeded.
+        """
         exceeded = [await self._exceeded(kind) for kind in (SIZE, AGE)]
         for quota in exceeded:
             if quota is not None and quota["policy"] != EVICTION:

@@ -23,17 +23,6 @@ NO_SUBSCRIPTIONS, CAUGHT_UP = (
     "delete_when_no_subscriptions",
     "delete_when_subscriptions_caught_up",
 )
-STRATEGIES: Final = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
 AUTO_UPDATE: Final = (
     "AutoUpdateDisabled",
     "Backward",

@@ -8,7 +8,7 @@ checks that all others are used.
 
 from typing import Any, Final
 
-from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.configuration.config import STRATEGIES, BrokerConfig
 from pybroker.broker.policies.auto_scale import AUTO_SCALE
 from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS
 from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
@@ -34,7 +34,6 @@ from pybroker.broker.policies.shapes import (
     NO_SUBSCRIPTIONS,
     QUOTA,
     SIZE,
-    STRATEGIES,
     SUBSCRIPTION_TYPES,
     bookies,
     dispatch_rate,

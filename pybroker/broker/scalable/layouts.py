@@ -148,7 +148,7 @@ class Layouts:
         await self._topics.settled(name)
         new = range(former, self._topics.tenants.partitions(name))
         for _ in range(0 if self._topics.ownership is ALONE else _LOOKS):
-            if await self._topics.are_subscribed(name, new):
+            if await self._topics.partitioned.are_subscribed(name, new):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -173,7 +173,9 @@ class Layouts:
 
 
 def check_name(name: TopicName) -> None:
-    """Raises NotAllowed, TopicNotFound."""
+    """Raises NotAllowed for non-persistent names and those of transaction logs, TopicNotFound for
+    one partition.
+    """
     if not name.persistent:
         raise NotAllowed(
             f"{name}: the V5 SDK has no non-persistent topics: use a 4.x client, or a persistent "

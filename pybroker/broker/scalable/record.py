@@ -102,7 +102,7 @@ class TopicRecord:
         return [each for each in self.segments.values() if each.sealed]
 
     def segment(self, number: int) -> SegmentRecord:
-        """Raises NoSuchSegment."""
+        """Raises NoSuchSegment if the topic has no segment of this number."""
         if (found := self.segments.get(number)) is None:
             raise NoSuchSegment(f"There is no segment {number}: the topic has {_listed(self)}")
         return found
@@ -133,7 +133,7 @@ class TopicRecord:
 
 
 def decode(value: bytes, name: TopicName) -> TopicRecord:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if it does not parse, or its segments do not cover all hashes."""
     try:
         said = json.loads(value)
         segments = [SegmentRecord.of_json(each) for each in said["segments"].values()]

@@ -172,7 +172,7 @@ class ScalableTopics:
         return known[1]
 
     def get(self, name: TopicName) -> TopicRecord:
-        """Raises TopicNotFound."""
+        """Raises TopicNotFound if the topic does not exist or is being deleted."""
         record = None if self._topics.deletions.concerns(name) else self.find(name)
         if record is None:
             raise TopicNotFound(f"{name} does not exist")
@@ -254,7 +254,9 @@ class ScalableTopics:
     # -- change
 
     async def split(self, name: TopicName, segment: int, trigger: str = "manual") -> TopicRecord:
-        """Raises TopicNotFound, NoSuchSegment, Conflict, BadSegments, NotServedHere."""
+        """Raises TopicNotFound, NoSuchSegment, Conflict if the segment is sealed, BadSegments if it
+        has one hash or the topic too many segments, NotServedHere.
+        """
         now_ms = self._clock.now_ms()
         with self._noting(name, "split", trigger, (segment,)):
             return await self._replaced(name, lambda now: split(now, segment, now_ms))
@@ -262,7 +264,9 @@ class ScalableTopics:
     async def merge(
         self, name: TopicName, one: int, other: int, trigger: str = "manual"
     ) -> TopicRecord:
-        """Raises TopicNotFound, NoSuchSegment, Conflict, BadSegments, NotServedHere."""
+        """Raises TopicNotFound, NoSuchSegment, Conflict if one is sealed, BadSegments if they are
+        not neighbours or the topic has too many segments, NotServedHere.
+        """
         now_ms = self._clock.now_ms()
         with self._noting(name, "merge", trigger, (one, other)):
             return await self._replaced(name, lambda now: merged(now, one, other, now_ms))

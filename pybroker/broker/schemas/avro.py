@@ -51,7 +51,7 @@ def loaded(data: bytes) -> Any:
 
 @lru_cache(maxsize=4)  # the old and the new schema, each of a key and a value
 def parse(data: bytes) -> "AvroSchema":
-    """Raises NotAvro."""
+    """Raises NotAvro if the data is not an Avro schema, or nests too deeply."""
     try:
         return AvroSchema(loaded(data))
     except RecursionError as error:

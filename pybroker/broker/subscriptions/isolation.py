@@ -48,7 +48,7 @@ def kept_in(properties: Mapping[str, str]) -> Isolation:
 
 
 def check_stays(kept: Isolation, asked: Isolation | None, subscription: object) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if another isolation is asked for than the subscription has."""
     if asked not in (None, kept):
         raise NotAllowed(
             f"{subscription} is {kept.value}, which was fixed when it was created: use it without "

@@ -17,7 +17,9 @@ class Joined(Protocol):
 
 
 def check_joinable(subscription: Joined, kind: SubscriptionType) -> None:
-    """Raises ConsumerBusy."""
+    """Raises ConsumerBusy if the consumers have another type, or there is one and the type is
+    Exclusive.
+    """
     if not subscription.consumers:
         return
     if kind is not subscription.kind:

@@ -135,7 +135,7 @@ class Subscription:
         self.notify()
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady."""
+        """Raises ServiceNotReady while the topic is being unloaded."""
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
 

@@ -369,7 +369,7 @@ class TransactionalAcks:
     def check_clear(
         self, pending: PendingAcks, txn_id: TxnId, left_out: LeftOut, acks: Sequence[PendingAck]
     ) -> None:
-        """Raises TransactionConflict."""
+        """Raises TransactionConflict if a batch was redelivered meanwhile with other messages."""
         if (unclear := left_out.unclear(acks)) is not None:
             raise pending.conflict(txn_id, unclear, _REDELIVERED)
 

@@ -1,29 +1,28 @@
 """The blocking consumer and reader. Taking queued messages costs no round trip to the loop."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from pybroker.client import tracing
 from pybroker.client.blocking.handover import Handover
 from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client.blocking.opened import C, Opened, T
 from pybroker.client.blocking.transaction import Transaction
 from pybroker.client.consuming import consumer, reader
 from pybroker.client.consuming.consumer import Acknowledgeable
 from pybroker.client.errors import ClientError
 from pybroker.client.messages import Message, MessageId
 
-T = TypeVar("T")
 
+class Receiving(Opened[C]):
+    """What consumers and readers share: `core` gets its messages from `receiver`."""
 
-class Receiving:
-    """The part that consumers and readers share."""
-
-    def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
-        self._thread = thread
-        self._handover = Handover(core)
+    def __init__(self, thread: LoopThread, core: C, receiver: consumer.Consumer) -> None:
+        super().__init__(thread, core)
+        self._handover = Handover(receiver)
         self._queue = self._handover.queue
         thread.ends(self._queue)
-        self._is_prompt = core.is_prompt
+        self._is_prompt = receiver.is_prompt
 
     def _receive(self, timeout_millis: int | None) -> Message:
         queue = self._queue
@@ -58,26 +57,19 @@ class Receiving:
         return self._thread.call(work)
 
 
-class Consumer(Receiving):
+class Consumer(Receiving[consumer.Consumer]):
     """Created by Client.subscribe."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
-        super().__init__(thread, core)
-        self._core = core
+        super().__init__(thread, core, core)
         # The last receiver found to belong to this consumer.
         self._known_receiver: object = None
-
-    def topic(self) -> str:
-        return self._core.topic()
 
     def subscription_name(self) -> str:
         return self._core.subscription_name()
 
     def consumer_name(self) -> str:
         return self._core.consumer_name()
-
-    def is_connected(self) -> bool:
-        return self._core.is_connected()
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Waits for the next message. Raises Timeout."""
@@ -172,32 +164,16 @@ class Consumer(Receiving):
         """Deletes the subscription and closes the consumer."""
         self._call(self._core.unsubscribe())
 
-    def close(self) -> None:
-        self._call(self._core.close())
-
-    def __enter__(self) -> "Consumer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 async def _soon(function: Any) -> None:
     function()
 
 
-class Reader(Receiving):
+class Reader(Receiving[reader.Reader]):
     """Created by Client.create_reader."""
 
     def __init__(self, thread: LoopThread, core: reader.Reader) -> None:
-        super().__init__(thread, core.consumer)
-        self._core = core
-
-    def topic(self) -> str:
-        return self._core.topic()
-
-    def is_connected(self) -> bool:
-        return self._core.is_connected()
+        super().__init__(thread, core, core.consumer)
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Waits for the next message. Raises Timeout."""
@@ -221,12 +197,3 @@ class Reader(Receiving):
 
     def seek(self, messageid: MessageId | int) -> None:
         self._call(self._core.seek(messageid))
-
-    def close(self) -> None:
-        self._call(self._core.close())
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

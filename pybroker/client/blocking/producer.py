@@ -4,6 +4,7 @@ from typing import Any
 
 from pybroker.base.runtime import Clock
 from pybroker.client.blocking.loop_thread import LoopThread, Space
+from pybroker.client.blocking.opened import Opened
 from pybroker.client.blocking.transaction import Transaction, core_of
 from pybroker.client.messages import MessageId
 from pybroker.client.producing import producer
@@ -11,8 +12,10 @@ from pybroker.client.producing.batching import EncodedBatch
 from pybroker.client.producing.producer import SendCallback, outgoing
 
 
-class Producer:
-    """Created by Client.create_producer."""
+class Producer(Opened[producer.Producer]):
+    """Created by Client.create_producer. `close` sends the open batch and waits for its receipt, if
+    there is a connection.
+    """
 
     def __init__(
         self,
@@ -21,15 +24,11 @@ class Producer:
         clock: Clock,
         space: Space | None,
     ) -> None:
-        self._thread = thread
-        self._core = core
+        super().__init__(thread, core)
         self._clock = clock
         self._space = space
         if space is not None:
             core.room_freed = space.give_back
-
-    def topic(self) -> str:
-        return self._core.topic()
 
     def producer_name(self) -> str:
         return self._core.producer_name()
@@ -37,9 +36,6 @@ class Producer:
     def last_sequence_id(self) -> int:
         """The highest sequence id that the broker has confirmed; -1 if none."""
         return self._core.last_sequence_id()
-
-    def is_connected(self) -> bool:
-        return self._core.is_connected()
 
     def send(
         self,
@@ -123,13 +119,3 @@ class Producer:
         """Returns when everything sent so far is answered. Raises the first failure of a message
         that was sent without a callback since the last flush, or was unanswered at this call."""
         self._thread.call(self._core.flush())
-
-    def close(self) -> None:
-        """Sends the open batch and waits for its receipt, if there is a connection."""
-        self._thread.call(self._core.close())
-
-    def __enter__(self) -> "Producer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

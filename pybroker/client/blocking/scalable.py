@@ -31,22 +31,15 @@ class StreamConsumer(Consumer):
         self._stream.refuse_individual()
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed, as `acknowledge` does."""
         self._stream.refuse_individual()
 
 
-class CheckpointConsumer(Receiving):
+class CheckpointConsumer(Receiving[checkpoint_consumer.CheckpointConsumer]):
     """Created by Client.create_checkpoint_consumer."""
 
     def __init__(self, thread: LoopThread, core: checkpoint_consumer.CheckpointConsumer) -> None:
-        super().__init__(thread, core.consumer)
-        self._core = core
-
-    def topic(self) -> str:
-        return self._core.topic()
-
-    def is_connected(self) -> bool:
-        return self._core.is_connected()
+        super().__init__(thread, core, core.consumer)
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Waits for the next message. Raises Timeout."""
@@ -57,12 +50,3 @@ class CheckpointConsumer(Receiving):
     def checkpoint(self) -> Checkpoint:
         """A consumer that starts there receives what comes after the messages received so far."""
         return self._core.checkpoint()
-
-    def close(self) -> None:
-        self._call(self._core.close())
-
-    def __enter__(self) -> "CheckpointConsumer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -1,7 +1,6 @@
 """Blocking transactions, and groups of them that commit together."""
 
 from collections.abc import Coroutine, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, overload
 
 from pybroker.base.names import TxnId
@@ -24,13 +23,8 @@ class _EndsWithItsBlock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(self._core.__aexit__(kind, error, traceback))
+    def __exit__(self, *failure: Any) -> None:
+        self._end(self._core.__aexit__(*failure))
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
         """If closing the client interrupts a commit, the transaction may have committed."""

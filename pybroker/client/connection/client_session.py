@@ -17,7 +17,7 @@ _EPOCH_BITS: Final = 32  # of a topic epoch; the session's epoch is in the bits 
 
 class ClientSession:
     def __init__(self, transactional_id: str, rng: random.Random) -> None:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration if the id is empty."""
         if not transactional_id:
             raise InvalidConfiguration("The transactional id is empty: leave it out, or set a name")
         self._id = transactional_id

@@ -106,7 +106,7 @@ class Intake:
         return over
 
     def messages_of(self, run: MessageRun) -> list[Message]:
-        """Raises UnsupportedCompression, MessageTooBig."""
+        """Raises UnsupportedCompression if the codec's package is missing, MessageTooBig."""
         messages: list[Message] = []
         receiver, given, usual = self._receiver, self.given, self._is_usual
         ends = plain_metadata_ends(run.entries)

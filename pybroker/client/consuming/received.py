@@ -131,7 +131,7 @@ def decompressed(metadata: pb.MessageMetadata, payload: bytes, most_bytes: int) 
 
 
 def check_size(size_bytes: int, most_bytes: int) -> None:
-    """Raises MessageTooBig."""
+    """Raises MessageTooBig above `most_bytes`."""
     if size_bytes > most_bytes:
         raise MessageTooBig(
             f"A message has {size_bytes} bytes, more than the {most_bytes} that are accepted here: "

@@ -59,7 +59,9 @@ class Transacted:
             self._take(txn, Taken(given, False, self._passes.copies(given, taken)))
 
     async def acknowledge_up_to(self, txn: Transaction, message: Message | MessageId) -> None:
-        """Raises TransactionConflict, NotAllowed."""
+        """Raises TransactionConflict if one of the messages is already acknowledged, NotAllowed if
+        the message is between the chunks of another one.
+        """
         place, given = message.place, self._passes.of(message)
         covered = MessageSet()
         if given is not None:

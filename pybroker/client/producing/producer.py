@@ -80,7 +80,7 @@ class Producer(ABC):
     """Created by Client.create_producer."""
 
     def __init__(self, cluster: Cluster, topic: str, options: ProducerOptions) -> None:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration for chunking together with batching."""
         if options.chunking_enabled and options.batching_enabled:
             raise InvalidConfiguration(
                 "chunking_enabled and batching_enabled are mutually exclusive"

@@ -42,7 +42,7 @@ class Checkpoint:
 
     @staticmethod
     def deserialize(checkpoint_bytes: bytes) -> "Checkpoint":
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration for bytes that `serialize` did not return."""
         kind, rest = checkpoint_bytes[:1], checkpoint_bytes[1:]
         if kind == bytes([_LATEST]) and not rest:
             return Checkpoint.latest

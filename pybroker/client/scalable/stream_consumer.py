@@ -111,18 +111,20 @@ class StreamConsumer(SegmentsConsumer):
     async def acknowledge(
         self, message: Acknowledgeable | Sequence[Acknowledgeable], txn: Transaction | None = None
     ) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed: a stream consumer acknowledges up to a message. Use
+        acknowledge_cumulative.
+        """
         self.refuse_individual()
 
     def refuse_individual(self) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed: a stream consumer acknowledges everything up to a message."""
         raise NotAllowed(
             f"{self._spec.name} is read by a stream consumer, which acknowledges everything up to "
             "a message: use acknowledge_cumulative, or a queue consumer"
         )
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed, as `acknowledge` does."""
         self.refuse_individual()
 
     def redeliver_unacknowledged_messages(self) -> None:
@@ -132,14 +134,16 @@ class StreamConsumer(SegmentsConsumer):
     # --- positions, closing -----------------------------------------------------------------
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed: other processes may consume, too. Seek at the broker."""
         raise NotAllowed(
             f"{self._spec.name} may have consumers elsewhere, so it is moved at the broker: "
             f"pybroker admin scalable-topics seek {self._topic} -s {self._spec.name} -t TIME"
         )
 
     async def unsubscribe(self) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed: other processes may consume, too. Delete the subscription at the
+        broker.
+        """
         raise NotAllowed(
             f"{self._spec.name} may have consumers elsewhere: close them all, and delete it at the "
             "broker"

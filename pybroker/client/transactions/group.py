@@ -10,7 +10,6 @@ Differs: not with Apache Pulsar, where a group of two or more raises NotAllowed.
 import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, overload
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
@@ -68,12 +67,7 @@ class TransactionGroup(Sequence[Transaction]):
     async def __aenter__(self) -> "TransactionGroup":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         if all(each.state is not TxnState.OPEN for each in self._transactions):
             return
         if error is None:

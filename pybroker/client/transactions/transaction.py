@@ -9,7 +9,6 @@ and raises TransactionAborted: a transaction is never committed in part.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from pybroker.base.errors import (
@@ -280,12 +279,7 @@ class Transaction:
     async def __aenter__(self) -> "Transaction":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         if self.state is not TxnState.OPEN:
             return
         if error is None:

@@ -19,7 +19,9 @@ class BadBrokerClient(ValueError):
 
 
 def peer_options(config: BrokerConfig) -> PeerOptions:
-    """Raises BadBrokerClient."""
+    """Raises BadBrokerClient if other brokers could not let this one in; the message names the
+    setting.
+    """
     plugin = config.broker_client_authentication_plugin
     if plugin.rpartition(".")[2] == _DISABLED:
         plugin = ""

@@ -40,7 +40,9 @@ class _Peer:
         self._waiting = 0
 
     async def connection(self) -> Connection:
-        """Raises OSError, ValueError, and the PulsarErrors of the handshake."""
+        """Raises OSError or ValueError if the broker cannot be reached, and the PulsarErrors of the
+        handshake.
+        """
         opening = self._opening
         if opening is None or self.is_spent:
             opening = self._opening = asyncio.get_running_loop().create_task(self._open())

@@ -4,20 +4,14 @@ import argparse
 import re
 from typing import Final
 
-_TIME_UNITS: Final = {
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 7 * 86_400,
-    "y": 365 * 86_400,
-}
+from pybroker.base.arguments import TIME_UNITS_S
+
 _SIZE_UNITS: Final = {"k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def time_s(text: str) -> int:
     """30, 30s, 5m, 3h, 2d, 5w, 1y; -1: forever."""
-    return _scaled(text, _TIME_UNITS, "a time: 30s, 5m, 3h, 2d, 5w, 1y")
+    return _scaled(text, TIME_UNITS_S, "a time: 30s, 5m, 3h, 2d, 5w, 1y")
 
 
 def size_bytes(text: str) -> int:

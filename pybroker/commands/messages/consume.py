@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Raises PulsarException, ValueError."""
+    """Raises PulsarException, and ValueError for options that exclude each other."""
     if options.txn and not options.num_messages and not options.txn_size:
         raise ValueError(
             "--txn without a limit would never commit: add --num-messages or --txn-size"
@@ -115,7 +115,7 @@ class _Source:
     """Receives the requested messages: of one topic, or of all topics that match a pattern."""
 
     def __init__(self, client: Client, options: Namespace) -> None:
-        """Raises PulsarException, ValueError."""
+        """Raises PulsarException if subscribing fails, ValueError for a bad pattern."""
         self._client = client
         self._options = options
         self._consumers: list[Consumer] = []  # the next one to ask is first

@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Raises PulsarException, RestError, ValueError, OSError."""
+    """Raises PulsarException or RestError if the broker refuses, ValueError for options that
+    exclude each other, OSError if a file cannot be read.
+    """
     if options.subscription_name:
         _waiting(options)
     else:

@@ -12,7 +12,7 @@ from pybroker.client import CompressionType, MessageId, Producer, Result, Transa
 from pybroker.commands.messages.schemas import Component, KeyValue, component
 from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.transactions import Transactions, add_transactions
-from pybroker.commands.messages.values import KeyUri, Pace, positive, properties, rate
+from pybroker.commands.messages.values import KeyUri, Pace, add_rate, positive, properties
 
 Message = tuple[bytes, dict[str, Any]]  # the content, and further arguments of `send`
 _CODECS: Final = {codec.name.lower(): codec for codec in CompressionType}
@@ -39,14 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-n", "--num-produce", type=positive, default=1, metavar="N", help="repeat N times")
     add("-s", "--separator", default=",", metavar="TEXT",
         help="separator in --messages (default: a comma; '': do not split)")  # fmt: skip
-    add(
-        "-r",
-        "--rate",
-        type=rate,
-        default=0.0,
-        metavar="N",
-        help="messages per second, 0 for no limit",
-    )
+    add_rate(parser)
     add("-k", "--key", help="key of each message")
     add(
         "-p",
@@ -90,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Raises PulsarException, ValueError, OSError."""
+    """Raises PulsarException if the broker refuses, ValueError for messages that do not fit their
+    schema, OSError if a file cannot be read.
+    """
     made = _messages(options)
     settings = _settings(options)
     receipts = _Receipts()

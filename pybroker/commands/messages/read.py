@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Raises PulsarException, ValueError."""
+    """Raises PulsarException if the broker refuses, ValueError for impossible options."""
     with connect(options) as client, counting(look_of(options, client), "read") as screen:
         receive = _receiving(client, options)
         pace = Pace(options.rate)

@@ -11,7 +11,7 @@ from typing import Any
 from pybroker.client import Client, ConsumerCryptoFailureAction, IsolationLevel
 from pybroker.commands.messages.schemas import Decoder
 from pybroker.commands.messages.shown import Look, Shown
-from pybroker.commands.messages.values import KeyUri, natural, rate
+from pybroker.commands.messages.values import KeyUri, add_rate, natural
 from pybroker.commands.terminal import for_reader
 
 
@@ -19,14 +19,7 @@ def add_look(parser: argparse.ArgumentParser, verb: str) -> None:
     add = parser.add_argument
     add("-n", "--num-messages", type=natural, default=1, metavar="N",
         help=f"how many to {verb} (default 1), 0 for no limit")  # fmt: skip
-    add(
-        "-r",
-        "--rate",
-        type=rate,
-        default=0.0,
-        metavar="N",
-        help="messages per second, 0 for no limit",
-    )
+    add_rate(parser)
     add("--hex", action="store_true", help="show contents in hexadecimal")
     add(
         "--hide-content",

@@ -24,7 +24,7 @@ def is_stream(options: Namespace) -> bool:
 def subscribe(
     client: Client, options: Namespace, kind: ConsumerType, settings: dict[str, Any]
 ) -> Consumer:
-    """Raises PulsarException, ValueError."""
+    """Raises PulsarException, and ValueError for what scalable topics do not have."""
     if options.subscription_mode == "NonDurable":
         raise ValueError(
             f"{options.topic} is a scalable topic, which has no subscriptions that are not "
@@ -50,7 +50,7 @@ def acknowledge(
 
 
 def read(client: Client, options: Namespace, settings: dict[str, Any]) -> Readable:
-    """Raises PulsarException, ValueError."""
+    """Raises PulsarException, and ValueError for what scalable topics do not have."""
     from pybroker.client.scalable import Checkpoint
 
     starts = {MessageId.earliest: Checkpoint.earliest, MessageId.latest: Checkpoint.latest}

@@ -30,7 +30,18 @@ def natural(text: str) -> int:
     return number
 
 
-def rate(text: str) -> float:
+def add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-r",
+        "--rate",
+        type=_rate,
+        default=0.0,
+        metavar="N",
+        help="messages per second, 0 for no limit",
+    )
+
+
+def _rate(text: str) -> float:
     number = float(text)
     if not 0 <= number < 1e9:
         raise argparse.ArgumentTypeError(

@@ -136,7 +136,7 @@ def _decoded(
 
 
 def _number(pair: bytes, what: str) -> tuple[str, int]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a sequence id below -1, and a name that is not UTF-8."""
     name, last = b"", -1
     for field in fields(pair, what):
         if field.number == 1 and field.wire == BYTES:

@@ -16,7 +16,7 @@ DOMAINS: Final = ("persistent", "non-persistent")
 
 
 def fields_of(value: bytes, what: str) -> Fields:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage unless the value is a JSON object."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError) as why:

@@ -187,7 +187,7 @@ def _line(version: int, ledger_id: int, entry_id: int, digest: bytes) -> bytes:
 
 
 def _read_line(line: bytes, what: str) -> tuple[int, Listed]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a number that is no version, and a negative position."""
     version, position = -1, b""
     for field in fields(line, what):
         if field.number == 1 and field.wire == VARINT:
@@ -202,7 +202,7 @@ def _read_line(line: bytes, what: str) -> tuple[int, Listed]:
 
 
 def _data(record: Mapping[str, Any], key: str) -> bytes:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the record has no base64 data."""
     try:
         return base64.b64decode(record["data"], validate=True)
     except (KeyError, TypeError, binascii.Error) as why:
@@ -210,7 +210,7 @@ def _data(record: Mapping[str, Any], key: str) -> bytes:
 
 
 def _text(blob: bytes, what: str) -> str:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage unless `blob` is UTF-8."""
     try:
         return blob.decode()
     except UnicodeDecodeError as why:

@@ -69,7 +69,7 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(
         self, headers: Iterable[tuple[bytes, bytes]], path: bytes, limits: Limits, budget: Budget
     ) -> None:
-        """Raises NotAWebSocket."""
+        """Raises NotAWebSocket if the request is not a handshake of RFC 6455."""
         self._ws = WSConnection(ConnectionType.SERVER)
         try:
             self._ws.initiate_upgrade_connection(list(headers), path)

@@ -146,7 +146,7 @@ class ConsumerEndpoint(Endpoint):
             self._changed.set()
 
     def _taken(self, said: Command) -> MessageId:
-        """Raises BadMessage."""
+        """Raises BadMessage for an id that was not received here, or too long ago."""
         try:
             return self._outstanding.pop(said.message_id or "")
         except InvalidConfiguration as error:

@@ -41,7 +41,7 @@ class Published:
 
 
 def published(text: str, now_ms: int) -> Published:
-    """Raises BadMessage."""
+    """Raises BadMessage if it is not JSON, or a field has another type."""
     said = _object(text)
     context = said.get("context")
     try:
@@ -146,7 +146,7 @@ class Command:
 
 
 def command(text: str) -> Command:
-    """Raises BadMessage."""
+    """Raises BadMessage if it is not JSON, or a field has another type."""
     said = _object(text)
     permits = said.get("permitMessages", 0)
     if type(permits) is not int or not 0 <= permits < 2**31:

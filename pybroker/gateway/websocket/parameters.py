@@ -83,7 +83,7 @@ class ConsumerParameters:
 
 
 def consumer_parameters(query: Query, topic: str, subscription: str) -> ConsumerParameters:
-    """Raises InvalidConfiguration."""
+    """Raises InvalidConfiguration for a value out of range or of another type."""
     _refuse(query, "cryptoFailureAction", "decrypt the payloads yourself")
     queue = _number(query, "receiverQueueSize", MAX_QUEUE, 0, 2**31 - 1)
     options: dict[str, Any] = {
@@ -126,7 +126,7 @@ class ReaderParameters:
 
 
 def reader_parameters(query: Query) -> ReaderParameters:
-    """Raises InvalidConfiguration."""
+    """Raises InvalidConfiguration for a value out of range or of another type."""
     queue = _number(query, "receiverQueueSize", MAX_QUEUE, 0, 2**31 - 1)
     size = min(max(queue, 1), MAX_QUEUE)
     options = {"receiver_queue_size": size, "reader_name": query.get("readerName") or None}

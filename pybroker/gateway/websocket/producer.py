@@ -32,7 +32,7 @@ class Transactions:
         self._known: OrderedDict[TxnId, Transaction] = OrderedDict()
 
     def of(self, txn_id: TxnId | None) -> Transaction | None:
-        """Raises TransactionNotFound."""
+        """Raises TransactionNotFound if no coordinator can have it."""
         if txn_id is None:
             return None
         if txn_id not in self._known:

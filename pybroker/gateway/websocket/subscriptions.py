@@ -67,7 +67,7 @@ class PatternSubscription:
         subscription: str,
         options: dict[str, Any],
     ) -> None:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration if the pattern does not parse."""
         self._at_broker = at_broker
         self._namespace, self._pattern = _namespace_and_pattern(pattern)
         self._subscription = subscription
@@ -77,7 +77,7 @@ class PatternSubscription:
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises PulsarError."""
+        """Raises PulsarError if a topic cannot be subscribed to."""
         await self._look(self._options)
 
     def go_on(self, start: Callable[..., asyncio.Task[None]]) -> None:
@@ -128,7 +128,7 @@ class PatternSubscription:
         self._consumer_of(message).negative_acknowledge(message)
 
     def _consumer_of(self, message: Received) -> Consumer:
-        """Raises InvalidConfiguration."""
+        """Raises InvalidConfiguration if no topic of the pattern delivered the message."""
         consumer = self._consumers.get(message.topic_name())
         if consumer is None:
             raise InvalidConfiguration("This message was not received here, or too long ago")

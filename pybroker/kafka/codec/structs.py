@@ -59,7 +59,7 @@ class Struct:
         ]
 
     def read(self, data: bytes, at: int) -> tuple[Body, int]:
-        """Raises Malformed."""
+        """Raises Malformed if the bytes do not follow the schema of this version."""
         body = self._absent.copy()
         for step in self._read_steps:
             at = step(data, at, body)

@@ -101,6 +101,6 @@ def bad_config(name: str, value: str, wanted: str) -> KafkaError:
 
 
 def check_size(name: str, value: str) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError (INVALID_CONFIG) if the value is too long."""
     if len(value) > _MAX_VALUE_CHARS:
         raise bad_config(name, value, f"it may have at most {_MAX_VALUE_CHARS} characters")

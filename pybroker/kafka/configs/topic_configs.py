@@ -103,7 +103,7 @@ async def apply_configs(
         others = {name: value for name, value in now.items() if not name.startswith(PREFIX)}
         return others | as_properties(configs)
 
-    await topics.change_properties(topic, changed)
+    await topics.partitioned.change_properties(topic, changed)
     await apply_policies(services, topic, configs)
 
 

@@ -23,7 +23,7 @@ from pybroker.kafka.records.batch import (
     BatchHeader,
     header_of,
 )
-from pybroker.kafka.records.compression import decompressed, decompressing
+from pybroker.kafka.records.compression import decompressing
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import Record, read_records
 from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart, at_once
@@ -60,13 +60,6 @@ def becoming_pulsars(entry: bytes) -> Steps[bytes]:
         return (yield from apart(len(data), lambda: stamp + build_entry(metadata, data)))
     except (BadRecords, BadEntry):
         return entry
-
-
-def batch_records(batch: bytes) -> tuple[BatchHeader, list[Record]]:
-    """Raises BadRecords."""
-    header = header_of(batch)
-    plain = decompressed(header.attributes & CODEC, batch[HEADER_BYTES:])
-    return header, list(read_records(plain, header.record_count))
 
 
 def _stamp_of(entry: bytes) -> bytes:

@@ -52,7 +52,9 @@ class ConsumerGroups:
     def beat(
         self, group: ConsumerGroup, beat: Beat, partitions: Mapping[str, int] | None
     ) -> BeatAnswer:
-        """`partitions` are None if they need not be looked at again. Raises KafkaError."""
+        """`partitions` are None if they need not be looked at again. Raises the KafkaErrors
+        of ConsumerGroup.beat.
+        """
         epoch = group.epoch
         try:
             if beat.epoch >= JOINS:

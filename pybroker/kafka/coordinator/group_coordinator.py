@@ -184,6 +184,6 @@ def _elsewhere() -> KafkaError:
 
 
 def _require_id(group_id: str) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError (INVALID_GROUP_ID) if it is empty."""
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "A group needs an id: set group.id")

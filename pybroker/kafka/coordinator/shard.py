@@ -96,7 +96,7 @@ class Shard:
             self.check_room()
 
     def check_room(self) -> None:
-        """Raises KafkaError."""
+        """Raises KafkaError if the shard's log has reached its limit."""
         if self.log.state.size_bytes >= self._limits.max_log_bytes:
             raise no_room()
 

@@ -208,7 +208,7 @@ class ConsumerGroup:
     # -- heartbeats
 
     def beat(self, beat: Beat, now_ms: int) -> BeatAnswer:
-        """Raises KafkaError."""
+        """Raises KafkaError if the member is unknown or fenced, or cannot have the subscription."""
         if beat.epoch in (LEAVES, LEAVES_FOR_A_WHILE):
             return self._leave(beat)
         self._check(beat)

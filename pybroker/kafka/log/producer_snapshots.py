@@ -57,7 +57,7 @@ class ProducerSnapshots:
         return self._since
 
     async def recover(self) -> PartitionProducers:
-        """Raises ManagedLedgerError."""
+        """Raises ManagedLedgerError if the snapshot or what follows it cannot be read."""
         metadata, ledger = self._topic.metadata, self._topic.ledger
         await metadata.refresh(self._key)
         producers = PartitionProducers()

@@ -20,8 +20,8 @@ from pybroker.kafka.conversion.entries import batch_start
 from pybroker.kafka.log.chunks import is_chunk, is_last_chunk, whole_message
 from pybroker.kafka.log.offsets import Offsets, Place, Placed
 from pybroker.kafka.records.batch import LAST_SEQUENCE, checked, placed_at
-from pybroker.kafka.records.control import placeholder
 from pybroker.kafka.records.errors import BadRecords
+from pybroker.kafka.records.placeholder import placeholder
 from pybroker.wire.message_metadata import BadEntry, split_entry
 
 _READ_ENTRIES: Final = 500

@@ -57,7 +57,7 @@ class _Ending:
 
 
 class OffsetsLog:
-    """Create it with `open`, which replays the log."""
+    """The committed offsets of the groups of one log. `open` makes one by replaying it."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class OffsetsLog:
         outcomes: TransactionOutcomes,
         snapshot_records: int = _SNAPSHOT_AT_LEAST,
     ) -> "OffsetsLog":
-        """Raises ManagedLedgerError."""
+        """Raises ManagedLedgerError if the log cannot be read."""
         records: SnapshotLog[Record] = await SnapshotLog.open(factory, name, _CURSOR, encode)
         opened = cls(records, outcomes, factory.housekeeper, snapshot_records)
         try:

@@ -73,7 +73,9 @@ class OffsetsLogs:
         return sorted(int(each.removeprefix(_PREFIX)) for each in names)
 
     async def get(self, number: int) -> OffsetsLog:
-        """Raises ManagedLedgerError, NotServedHere."""
+        """Raises ManagedLedgerError if the log cannot be read, NotServedHere if another broker
+        serves it.
+        """
         if (opened := self._open.get(number)) is not None:
             return opened
         check_owned(self.ownership, topic_at(number))

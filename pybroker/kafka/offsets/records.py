@@ -119,7 +119,7 @@ def encode(records: Sequence[Record]) -> bytes:
 
 
 def decode(entry: bytes, source: str) -> list[Record]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a cut entry or an unknown format."""
     data = Reader(entry, source)
     data.version(_FORMAT)
     return [_read(data, source) for _ in range(data.number())]

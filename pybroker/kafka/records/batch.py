@@ -8,7 +8,6 @@ The CRC-32C covers everything after itself, so the broker sets base offset and l
 computing it again. `length` counts from the leader epoch on. Source: KIP-98, "RecordBatch".
 """
 
-from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -152,19 +151,6 @@ def _check_count(header: BatchHeader) -> None:
     there = header.size_bytes - HEADER_BYTES
     if not header.attributes & CODEC and count * LEAST_RECORD_BYTES > there:
         raise BadRecords(f"{there} bytes cannot hold {count} records")
-
-
-def split_batches(records: bytes) -> Iterator[bytes]:
-    """The batches that follow each other in `records`. Raises CorruptBatch."""
-    at, size = 0, len(records)
-    while at < size:
-        if size - at < HEADER_BYTES:
-            raise CorruptBatch(f"{size - at} bytes after a RecordBatch are not another one")
-        end = at + _LENGTH_OF + int.from_bytes(records[at + _LENGTH_AT : at + _LENGTH_OF], "big")
-        if end > size or end < at + HEADER_BYTES:
-            raise CorruptBatch(f"A RecordBatch ends at {end} of {size} bytes")
-        yield records if end - at == size else records[at:end]
-        at = end
 
 
 def placed_at(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:

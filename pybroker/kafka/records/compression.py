@@ -24,7 +24,9 @@ _XERIAL_BLOCK: Final = 32 * 1024
 
 
 def decompressed(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> bytes:
-    """Raises TooManyBytes, UnsupportedCompression, BadRecords."""
+    """Raises TooManyBytes above `most_bytes`, UnsupportedCompression if the codec's package is
+    missing, BadRecords for bytes that do not decompress.
+    """
     return at_once(decompressing(codec, data, most_bytes))
 
 

@@ -55,7 +55,9 @@ async def _change(services: KafkaServices, user: str, changes: list[dict[str, An
 
 
 def _changed(known: Credentials, change: dict[str, Any]) -> Credentials:
-    """Raises KafkaError."""
+    """Raises KafkaError for an unknown mechanism, a password that is not there, and too few or too
+    many iterations.
+    """
     if change["mechanism"] not in list(Mechanism):
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "use SCRAM-SHA-256 or SCRAM-SHA-512")
     mechanism = Mechanism(change["mechanism"])

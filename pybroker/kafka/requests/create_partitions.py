@@ -47,7 +47,7 @@ async def _grown(
 
 
 def _check(services: KafkaServices, topic: TopicName, count: int) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError if the topic does not exist, has no partitions, or cannot have `count`."""
     now = partition_count(services, topic)
     if not now:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.local} does not exist")

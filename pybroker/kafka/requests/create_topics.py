@@ -68,7 +68,9 @@ async def _created(
 
 
 def _partitions(services: KafkaServices, asked: dict[str, Any]) -> int:
-    """Raises KafkaError."""
+    """Raises KafkaError for a number of partitions or replicas, or assignments, that are not
+    possible.
+    """
     count: int = asked["num_partitions"]
     if assignments := asked["assignments"]:
         indexes = sorted(each["partition_index"] for each in assignments)
@@ -91,7 +93,7 @@ def _partitions(services: KafkaServices, asked: dict[str, Any]) -> int:
 
 
 async def _check_free(services: KafkaServices, topic: TopicName) -> None:
-    """Raises Conflict, NotFound."""
+    """Raises Conflict if the topic exists, NotFound if its namespace does not."""
     services.topics.tenants.check_namespace(topic.namespace_name)
     await services.topics.settled(topic)
     if partition_count(services, topic):

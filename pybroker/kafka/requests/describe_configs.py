@@ -39,7 +39,9 @@ def _described(services: KafkaServices, session: Session, asked: dict[str, Any])
 
 
 def _configs(services: KafkaServices, session: Session, kind: int, name: str) -> Iterable[Shown]:
-    """Raises KafkaError, PulsarError."""
+    """Raises KafkaError for an unknown `kind`, PulsarError if `name` does not exist or may not be
+    seen.
+    """
     if kind == Resource.TOPIC:
         topic = services.names.topic(name)
         require_topic(services, session, Operation.DESCRIBE_CONFIGS, topic)

@@ -58,7 +58,7 @@ def _none(key: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
 
 
 def _check(services: KafkaServices, session: Session, key_type: int, key: str) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError for an unknown type, an empty key, and a group that it may not use."""
     if key_type not in list(KeyType):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no key type {key_type}")
     if not key:

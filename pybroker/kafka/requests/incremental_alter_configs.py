@@ -78,7 +78,7 @@ def _after(kept: Mapping[str, str], asked: list[dict[str, Any]]) -> dict[str, st
 
 
 def _change(asked: dict[str, Any]) -> tuple[str, Change, str | None]:
-    """Raises KafkaError."""
+    """Raises KafkaError (INVALID_REQUEST) for an unknown operation."""
     if asked["config_operation"] not in list(Change):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"there is no operation {asked['config_operation']}"

@@ -67,7 +67,9 @@ async def _transactional(services: KafkaServices, session: Session, request: Req
 def _require_preparing(
     services: KafkaServices, session: Session, client: TxnClient, id: TransactionalId
 ) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) unless the client may prepare
+    transactions.
+    """
     if may_prepare(services.topics.policies.config, client.owner, client.principal):
         return
     code, why = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why_not_prepare(client.owner)

@@ -69,7 +69,7 @@ async def _offset(
 
 
 async def _found(log: PartitionLog, timestamp: int, committed: bool) -> TimedOffset:
-    """Raises KafkaError, ManagedLedgerError."""
+    """Raises KafkaError or ManagedLedgerError if the log cannot be read."""
     if timestamp == _LATEST:
         return TimedOffset(await log.end_offset(committed), -1)
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):

@@ -252,7 +252,7 @@ def _code_for(request: Request, code: ErrorCode) -> ErrorCode:
 
 
 def checked_batch(batch: bytes, most_bytes: int) -> BatchHeader:
-    """Raises BadRecords."""
+    """Raises TooManyBytes above `most_bytes`, and the BadRecords of `checked_from_client`."""
     if len(batch) > most_bytes:
         raise TooManyBytes(
             f"A batch of {len(batch)} bytes: the broker stores at most {most_bytes} "

@@ -14,7 +14,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 async def answer(
     transactions: KafkaTransactions, command: pb.CommandKafkaTransaction
 ) -> pb.CommandKafkaTransactionResponse:
-    """Raises PulsarError."""
+    """Puts a KafkaError into the answer. Raises the PulsarErrors of `take_part`."""
     owner = command.owner if command.HasField("owner") else None
     principal = command.principal if command.HasField("principal") else None
     client = TxnClient(owner, principal, command.peer, command.client_version)

@@ -105,7 +105,9 @@ class KafkaTransactions:
     # -- producers
 
     async def shard_of(self, id: TransactionalId) -> Shard:
-        """Raises KafkaError."""
+        """Raises KafkaError for an id that is empty or too long, and while its coordinator is not
+        here.
+        """
         if not 0 < len(id.name) <= MAX_ID_CHARS:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -114,7 +116,9 @@ class KafkaTransactions:
         return await self._groups.shard(number_of(id.name))
 
     async def _producer(self, claim: Claim) -> tuple[Shard, LiveProducer]:
-        """Raises KafkaError."""
+        """Raises KafkaError (INVALID_PRODUCER_ID_MAPPING) if the id has no producer, and those of
+        `shard_of`.
+        """
         shard = await self.shard_of(claim.id)
         producer = self._known(shard, claim.id)
         if producer is None:
@@ -408,7 +412,7 @@ class KafkaTransactions:
             return txn_id
 
     async def _coordinator_for(self, id: TransactionalId) -> TransactionCoordinator:
-        """Raises TransactionCoordinatorNotFound."""
+        """Raises TransactionCoordinatorNotFound if another broker serves it."""
         return await self._coordinators.get(number_of(id.name) % self._coordinators.count)
 
     def _begin(
@@ -446,7 +450,7 @@ class KafkaTransactions:
                 coordinator.abort(transaction.txn_id, why_fenced(session), DecidedBy.FENCING)
 
     def _require_share(self, client: TxnClient) -> None:
-        """Raises TooManyRequests."""
+        """Raises TooManyRequests if the principal has as many active transactions as it may."""
         most = self._limits.max_live_of_principal
         if most and client.principal and self._coordinators.live_of(client.principal) >= most:
             raise TooManyRequests(

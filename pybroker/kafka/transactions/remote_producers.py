@@ -39,7 +39,7 @@ class Part(NamedTuple):
         return Participation(txn_id, str(topic_of_group(self.group)), self.group)
 
     def is_in(self, txn_id: TxnId, coordinators: Coordinators) -> bool:
-        """Raises TransactionCoordinatorNotFound."""
+        """Raises TransactionCoordinatorNotFound if its outcome is not known here."""
         if self.topic is not None:
             return coordinators.has_partition(txn_id, str(self.topic))
         return coordinators.has_subscription(txn_id, str(topic_of_group(self.group)), self.group)
@@ -79,7 +79,7 @@ class RemoteProducers:
             return False
 
     async def ask(self, client: TxnClient, claim: Claim, part: Part, adds: bool) -> TxnId:
-        """Raises KafkaError."""
+        """Raises KafkaError if the coordinator refuses, or the transaction has ended meanwhile."""
         began_s = self._clock.monotonic_s()
         txn_id = await self._ask(client, claim, part, adds)
         if (remote := self._coordinators.remote(txn_id.most)) is not None:

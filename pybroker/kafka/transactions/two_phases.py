@@ -69,7 +69,7 @@ def _name_of(producer: LiveProducer) -> str:
 
 
 async def _coordinator_of(coordinators: Coordinators, txn_id: TxnId) -> TransactionCoordinator:
-    """Raises KafkaError."""
+    """Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS) while it is not here."""
     try:
         return await coordinators.get(txn_id.most)
     except TransactionCoordinatorNotFound as error:

@@ -87,7 +87,7 @@ class Inbox:
             if self._paused and not self._paused.isdisjoint(_HOLDING):
                 self._waiting = events[index + 1 :]
                 break
-        if self._waiting or self._decoder.behind:
+        if self._waiting or self._decoder.has_more:
             self.pause(Pause.BEHIND)
             self._go_on_soon()
         elif self._paused and Pause.BEHIND in self._paused:

@@ -455,10 +455,10 @@ class Session(asyncio.BufferedProtocol):
         slot = self.producers.get(producer.producer_id)
         if slot is None or not self.forget_producer(producer):
             return
-        if slot.behind is None:
+        if slot.later_answers is None:
             self._tell_closed(producer)
         else:
-            slot.behind.append(partial(self._tell_closed, producer))
+            slot.later_answers.append(partial(self._tell_closed, producer))
 
     def _tell_closed(self, producer: Producer) -> None:
         closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)

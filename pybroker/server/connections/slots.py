@@ -19,15 +19,15 @@ class ProducerSlot(ABC):
     pybroker.server.publishing.sends.
     """
 
-    __slots__ = ("behind", "held", "producer", "session", "topic")
+    __slots__ = ("held", "later_answers", "producer", "topic", "transactional_session")
 
     def __init__(self, topic: ServedTopic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
         # Answers that must follow that of the last published run; None once it is answered.
-        self.behind: list[Callable[[], None]] | None = None
+        self.later_answers: list[Callable[[], None]] | None = None
         self.held: HeldRuns | None = None  # runs that may not be published yet
-        self.session: TransactionalSession | None = None  # if it has a transactional id
+        self.transactional_session: TransactionalSession | None = None
 
     @abstractmethod
     def send(self, run: SendRun) -> None: ...

@@ -279,7 +279,9 @@ async def _pending_acks(
 def _covered(
     command: pb.CommandAck, acks: Sequence[PendingAck], parts: Sequence[PendingAck]
 ) -> Covered:
-    """Raises NotAllowed."""
+    """Raises NotAllowed unless the acknowledgement is cumulative, and all that it names is before
+    its last message.
+    """
     runs = [(run.ledgerId, run.firstEntryId, run.lastEntryId) for run in command.covered.runs]
     covered = Covered(runs, parts)
     if command.ack_type != pb.CommandAck.Cumulative or not covered:

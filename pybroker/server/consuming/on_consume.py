@@ -105,7 +105,7 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
 
 
 def _check_compacted(topic: ServedTopic, kind: SubscriptionType) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed unless the topic is persistent, and only one consumer is active."""
     if not isinstance(topic, Topic):
         raise NotAllowed("readCompacted only valid on persistent topics")
     if not kind.single_active:
@@ -113,7 +113,7 @@ def _check_compacted(topic: ServedTopic, kind: SubscriptionType) -> None:
 
 
 def _check_reads_committed(subscription: ServedSubscription) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the subscription reads uncommitted messages."""
     if (
         isinstance(subscription, Subscription)
         and subscription.isolation is Isolation.READ_UNCOMMITTED

@@ -81,7 +81,7 @@ class LocalConnections:
 
 class LocalConnection:
     def __init__(self, session: Session, sender: LocalSender, identity: Identity | None) -> None:
-        """Raises TooManyRequests."""
+        """Raises TooManyRequests if the broker has as many connections as it may."""
         self._session = session
         self._sender = sender
         self._transport = MemoryTransport(session, sender.address, self._heard)

@@ -62,7 +62,7 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
             joined.require_current()
         return
     session.add_producer(topic, new)
-    session.producers[new.producer_id].session = joined
+    session.producers[new.producer_id].transactional_session = joined
     _answer(session, command, topic, new, schema_version)
 
 

@@ -79,7 +79,7 @@ class Sends(ProducerSlot):
 
     def send(self, run: SendRun) -> None:
         services, txn_id = self._services, run.txn_id
-        holder, joined = self.session, None
+        holder, joined = self.transactional_session, None
         if holder is not None and not services.sessions.may_publish(holder):
             return  # the broker is about to close it; the client resends after reconnecting
         if holder is not None or (
@@ -105,7 +105,7 @@ class Sends(ProducerSlot):
     def _joined(self, txn_id: TxnId | None) -> Joined | None:
         """What the run has to wait for first, if anything."""
         session, joined = self._connection, None
-        if (holder := self.session) is not None:
+        if (holder := self.transactional_session) is not None:
             joined = fencing.bound(session, holder, txn_id)
         if txn_id is not None and joined is None:
             joined = _joining(session, self.topic.name, txn_id)
@@ -197,14 +197,14 @@ class Sends(ProducerSlot):
     def _publish(self, run: SendRun, taken: Taken | None) -> None:
         size_bytes = sum(map(len, run.entries))
         session, services, topic = self._connection, self._services, self.topic
-        producer, holder = self.producer, self.session
+        producer, holder = self.producer, self.transactional_session
         producer.messages_in += sum(run.message_counts)
         producer.bytes_in += size_bytes
         topic.bytes_in += size_bytes
         if run.chunked:  # then all its entries are chunks
             topic.chunked = True
             producer.chunks_in += len(run.entries)
-        behind = self.behind = []
+        later = self.later_answers = []
         writes, clock = topic.writes, services.clock
         began_s = clock.monotonic_s()
 
@@ -212,15 +212,15 @@ class Sends(ProducerSlot):
             services.budget.give_back(size_bytes)
             if holder is not None:
                 services.sessions.writing.ended(holder)
-            if self.behind is behind:
-                self.behind = None
+            if self.later_answers is later:
+                self.later_answers = None
             if first is not None:
                 if writes is not None:
                     writes.durable(run.entries, size_bytes, clock.monotonic_s() - began_s)
                 session.write(commands.receipts(run, first.ledger_id, first.entry_id))
             else:
                 self._not_stored(run, error)
-            for answer in behind:
+            for answer in later:
                 answer()
 
         session.spend_budget(size_bytes)
@@ -297,7 +297,7 @@ class Sends(ProducerSlot):
 
     def _not_stored(self, run: SendRun, error: Exception | None) -> None:
         if isinstance(error, PersistenceError):  # later messages must not overtake this one
-            self.behind = None
+            self.later_answers = None
             self._start_over(str(error))
         elif not isinstance(error, ServiceNotReady | TopicTerminated):
             # After those two the producer is closed next; the client resends or gets the reason.
@@ -324,14 +324,14 @@ class Sends(ProducerSlot):
 
     def _in_order(self, answer: Callable[[], None]) -> None:
         """Clients expect answers in sending order."""
-        if self.behind is None:
+        if self.later_answers is None:
             answer()
         else:
-            self.behind.append(answer)
+            self.later_answers.append(answer)
 
     async def all_answered(self) -> None:
-        if self.behind is not None:
-            self.behind.append((answered := asyncio.Event()).set)
+        if self.later_answers is not None:
+            self.later_answers.append((answered := asyncio.Event()).set)
             await answered.wait()
 
 

@@ -16,7 +16,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class ConsumerWatch:
-    """Implements Watch."""
+    """Tells a stream consumer which segments are its own. Implements Watch."""
 
     def __init__(self, session: Connection, consumer_id: int, key: GroupKey, name: str) -> None:
         self._session = session

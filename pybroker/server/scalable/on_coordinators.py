@@ -13,7 +13,7 @@ _KIND: Final = pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE
 
 
 class CoordinatorWatch:
-    """Implements Watch."""
+    """Tells a client which broker serves each transaction coordinator. Implements Watch."""
 
     need = None
 

@@ -16,7 +16,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class LayoutWatch:
-    """Implements Watch."""
+    """Tells a client the layout of a scalable topic. Implements Watch."""
 
     def __init__(self, session: Connection, session_id: int, name: TopicName) -> None:
         self._session = session
@@ -29,7 +29,9 @@ class LayoutWatch:
         self._told = self._tell  # one object, which identifies the watch
 
     async def find(self, create: bool) -> None:
-        """Raises NotAllowed, TopicNotFound, NotFound, ServiceNotReady."""
+        """Raises NotAllowed, TopicNotFound, NotFound (the namespace), ServiceNotReady while the
+        topic moves.
+        """
         services = self._session.services
         await check_namespace(services.topics, self._name.namespace_name)
         layouts = services.scalable.layouts

@@ -18,7 +18,7 @@ _KIND: Final = pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
 
 
 class TopicsWatch:
-    """Implements Watch."""
+    """Tells a client which scalable topics a namespace has. Implements Watch."""
 
     def __init__(self, session: Connection, watch_id: int, namespace: str) -> None:
         self._session = session
@@ -70,7 +70,7 @@ async def watch(session: Connection, command: pb.CommandWatchScalableTopics) -> 
 
 
 def _check_size(session: Connection, namespace: str, there: TopicList) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the list does not fit into one command."""
     most = session.services.config.max_message_size
     if sum(map(len, there.names)) + 8 * len(there.names) > most:
         raise NotAllowed(

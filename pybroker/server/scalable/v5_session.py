@@ -84,7 +84,7 @@ class V5Session:
 
 
 def v5_session(session: Connection) -> V5Session:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if clients of the V5 SDK are not served."""
     if not session.services.config.scalable_topics_enabled:
         raise NotAllowed(
             "Clients of the V5 SDK are not served here: set scalableTopicsEnabled=true in the "

@@ -58,7 +58,7 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
 
 
 def _asked(command: pb.CommandAskTopics) -> Asked:
-    """Raises NamingError."""
+    """Raises NamingError for a bad name of the subscription."""
     if not command.HasField("subscription"):
         return Asked(
             sample_messages=command.sample_messages,
@@ -89,7 +89,7 @@ async def _answer(session: Connection, asked: Asked, question: pb.TopicQuestion)
 
 
 def _question(question: pb.TopicQuestion) -> Question:
-    """Raises InvalidTopicName."""
+    """Raises InvalidTopicName for a bad name of the topic."""
 
     def place(field: str, value: pb.MessageIdData) -> Position | None:
         return position_of(value) if question.HasField(field) else None

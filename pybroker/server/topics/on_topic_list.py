@@ -83,7 +83,7 @@ def _of_mode(found: TopicList, mode: int) -> TopicList:
 
 
 def _pattern(session: Connection, text: str) -> TopicPattern:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if patterns are switched off, or it is too long or does not parse."""
     config = session.services.config
     if not config.enable_broker_side_subscription_pattern_evaluation:
         raise NotAllowed(

@@ -15,9 +15,9 @@ from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.persistent.producers import Producer
 from pybroker.server.connections.connection import Connection
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.server.transactions.transaction_owner import check_owner
 from pybroker.server.transactions.transactional_session import TransactionalSession
-from pybroker.server.transactions.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.remote_coordinators import RemoteCoordinators
 from pybroker.transaction.coordinator.sessions.transactional_ids import (

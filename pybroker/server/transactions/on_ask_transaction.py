@@ -67,7 +67,7 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
 
 
 def _session_in(command: pb.CommandAskTransaction) -> SessionRef:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the transactional id is empty or too long."""
     check_id(command.transactional_id)
     has_owner = command.HasField("transactional_id_owner")
     owner = command.transactional_id_owner if has_owner else None

@@ -15,7 +15,7 @@ _TYPE = pb.BaseCommand
 
 
 async def fence_sessions(session: Connection, command: pb.CommandFenceSessions) -> None:
-    """Raises NotAllowed, ServiceNotReady."""
+    """Raises NotAllowed for a bad id, ServiceNotReady while sessions are not known."""
     check_id(command.transactional_id)
     owner = command.owner if command.HasField("owner") else None
     wanted = TransactionalId(owner, command.transactional_id)

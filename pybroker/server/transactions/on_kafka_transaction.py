@@ -15,7 +15,9 @@ _TYPE = pb.BaseCommand
 
 
 async def kafka_transaction(session: Connection, command: pb.CommandKafkaTransaction) -> None:
-    """Raises NotAllowed, ServiceNotReady."""
+    """Raises NotAllowed for a bad transactional id, ServiceNotReady if Kafka's clients are not
+    served.
+    """
     check_id(command.transactional_id)
     principal_of(session, command.owner if command.HasField("owner") else None)
     principal_of(session, command.principal if command.HasField("principal") else None)

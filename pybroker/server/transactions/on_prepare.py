@@ -71,7 +71,7 @@ def prepare_failed(session: Connection, command: Any, error: PulsarError) -> Non
 
 
 async def list_prepared(session: Connection, command: pb.CommandListPreparedTxns) -> None:
-    """Raises NotAllowed, TransactionCoordinatorNotFound."""
+    """Raises NotAllowed if transactions are disabled, TransactionCoordinatorNotFound."""
     coordinator = await _coordinator(session, command.tc_id)
     answer = pb.CommandListPreparedTxnsResponse(request_id=command.request_id)
     now_ms = session.services.clock.now_ms()

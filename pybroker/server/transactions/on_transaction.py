@@ -25,6 +25,7 @@ from pybroker.broker.transactions.txn_participants import (
 from pybroker.server.connections.connection import Connection
 from pybroker.server.connections.requests import though_closed
 from pybroker.server.transactions import fencing
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.server.transactions.transaction_owner import note_foreign_ends
 from pybroker.server.transactions.transaction_share import (
     AskedFor,
@@ -33,7 +34,6 @@ from pybroker.server.transactions.transaction_share import (
     require_room_for_participants,
 )
 from pybroker.server.transactions.transactional_session import TransactionalSession
-from pybroker.server.transactions.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.ends.participants import CannotParticipate
@@ -341,7 +341,7 @@ def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None
 
 
 def _together_with(command: pb.CommandEndTxn) -> list[TxnId]:
-    """Raises NotAllowed."""
+    """Raises NotAllowed unless there are as many most as least bits."""
     most, least = command.together_with_most, command.together_with
     if not most:
         return [TxnId(command.txnid_most_bits, each) for each in least]

@@ -15,7 +15,7 @@ from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 
 def check_owner(session: Connection, txn_id: TxnId) -> None:
-    """Raises AuthorizationError."""
+    """Raises AuthorizationError if the transaction belongs to another principal."""
     principal = session.principal
     if principal is None:
         return

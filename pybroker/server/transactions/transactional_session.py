@@ -26,8 +26,14 @@ class TransactionalSession:
         """Whether its producers on this broker may no longer publish."""
         return self.is_fenced or self.is_let_go
 
+    def is_older_than(self, newest: SessionRef) -> bool:
+        """`newest` is a session of the same id."""
+        return self.ref is not None and self.ref.epoch < newest.epoch
+
     def require_current(self) -> None:
-        """Raises ProducerFenced, ServiceNotReady (its client may reconnect)."""
+        """Raises ProducerFenced if a newer session has begun, ServiceNotReady (its client may
+        reconnect) while that is not known.
+        """
         if self.is_fenced:
             raise self.fenced()
         if self.is_let_go:
@@ -64,7 +70,7 @@ class Writing:
 
     async def nothing_before(self, newest: SessionRef) -> None:
         """Returns when no run of an older session of the id is in flight."""
-        while any(_is_before(each.ref, newest) for each in self._runs):
+        while any(each.id == newest.id and each.is_older_than(newest) for each in self._runs):
             await self._any_ended()
 
     async def nothing(self) -> None:
@@ -75,7 +81,3 @@ class Writing:
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._ended])
-
-
-def _is_before(session: SessionRef | None, newest: SessionRef) -> bool:
-    return session is not None and session.id == newest.id and session.epoch < newest.epoch

@@ -19,15 +19,13 @@ all of them: all brokers see the record of 1, and the broker that grants the ses
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace, Seldom, Tasks
-from pybroker.broker.persistent.producers import ProducerOwner
 from pybroker.logs import audit
-from pybroker.server.connections.slots import ProducerSlot
+from pybroker.server.transactions.held_ids import Claim, HeldId, Holder
 from pybroker.server.transactions.transactional_session import (
     TransactionalSession,
     Writing,
@@ -41,13 +39,8 @@ from pybroker.transaction.coordinator.sessions.transactional_ids import (
     Overtaken,
     SessionRef,
     TransactionalId,
-    check_id,
-    digest,
     producer_fenced,
 )
-
-ID_PROPERTY: Final = "txn.transactional.id"
-SESSION_PROPERTY: Final = "txn.session"
 
 _GRANTED_WITHIN_S: Final = 20.0  # less than the official clients' operation timeout
 _CLOSED_A_TURN: Final = 50
@@ -56,86 +49,13 @@ _LOOKS_PER_NOTE: Final = 4
 log = logging.getLogger(__name__)
 
 
-class Claim(NamedTuple):
-    """The session claim in a command."""
-
-    id: TransactionalId
-    session: str  # a digest of the name that its client gave; empty if none
-    epoch: int  # the epoch it was given; 0: none yet
-
-    @classmethod
-    def of_producer(
-        cls, owner: str | None, properties: Mapping[str, str], topic_epoch: int
-    ) -> "Claim | None":
-        """Raises NotAllowed."""
-        name = properties.get(ID_PROPERTY)
-        if name is None:
-            return None
-        return cls.of(owner, name, properties.get(SESSION_PROPERTY, ""), topic_epoch >> 32)
-
-    @classmethod
-    def of(cls, owner: str | None, name: str, session: str, epoch: int) -> "Claim":
-        """Raises NotAllowed."""
-        check_id(name)
-        return cls(TransactionalId(owner, name), digest(session), epoch)
-
-
-class Holder(ProducerOwner, Protocol):
-    """A connection, as seen by its sessions."""
-
-    peer: str
-    producers: dict[int, ProducerSlot]
-    sessions: dict[TransactionalId, TransactionalSession]
-
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def owner(self) -> str | None: ...
-
-
-class _Held:
-    """An id that a session holds or is about to hold."""
-
-    __slots__ = (
-        "connections",
-        "granting",
-        "is_overtaken",
-        "older",
-        "recorded",
-        "refusal",
-        "session",
-        "waits_for",
-    )
-
-    def __init__(self, session: TransactionalSession, older: "_Held | None" = None) -> None:
-        self.session = session
-        self.older = older  # it holds the id until this session is recorded
-        self.connections: dict[Holder, None] = {}
-        self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.granting: asyncio.Task[int] | None = None
-        self.refusal: str | None = None  # why `granting` did not grant it
-        self.is_overtaken = False  # another broker has begun a session instead
-        self.waits_for = "the newer session's epoch is still being recorded"
-
-    @property
-    def is_granted(self) -> bool:
-        if not self.is_settled or self.session.ref is None or self.refusal is not None:
-            return False
-        assert self.granting is not None
-        return not self.granting.cancelled() and self.granting.exception() is None
-
-    @property
-    def is_settled(self) -> bool:
-        return self.granting is not None and self.granting.done()
-
-
 class TransactionalSessions:
     """The sessions whose clients are connected."""
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
         coordinators.letting = self
-        self._newest: dict[TransactionalId, _Held] = {}
+        self._newest: dict[TransactionalId, HeldId] = {}
         self._tasks = Tasks("transactional ids")
         self._looking = False
         self._fencing: dict[SessionRef, asyncio.Task[tuple[int, set[int]]]] = {}
@@ -147,7 +67,7 @@ class TransactionalSessions:
     def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
         """The session that the claim belongs to, if that is known at once."""
         newest = self._newest.get(claim.id)
-        if newest is None or not newest.is_granted or not _is_of(newest, connection, claim):
+        if newest is None or not newest.is_granted or not newest.is_of(connection, claim):
             return None
         assert newest.session.ref is not None
         if not self._is_certain or self._coordinators.ids.is_fenced(newest.session.ref):
@@ -167,7 +87,7 @@ class TransactionalSessions:
             if await self._granted(held, connection, claim):
                 return held.session
 
-    async def _granted(self, held: _Held, connection: Holder, claim: Claim) -> bool:
+    async def _granted(self, held: HeldId, connection: Holder, claim: Claim) -> bool:
         """False: another broker has begun a session meanwhile, perhaps this one."""
         held.connections[connection] = None
         before, connection.sessions[claim.id] = connection.sessions.get(claim.id), held.session
@@ -176,16 +96,16 @@ class TransactionalSessions:
         assert held.granting is not None
         await asyncio.wait([held.granting], timeout=_GRANTED_WITHIN_S)
         if not held.is_settled:
-            raise _takes_long(held)
+            raise held.takes_long()
         try:
             await held.granting
             if held.refusal is not None:
                 raise NotAllowed(held.refusal)
         except Exception:
-            _take_back(held, connection, before)
+            held.take_back(connection, before)
             raise
         if held.is_overtaken:
-            _take_back(held, connection, before)
+            held.take_back(connection, before)
             return False
         self._require_current(held.session)
         await self._coordinators.ids.used(claim.id)
@@ -193,33 +113,35 @@ class TransactionalSessions:
         return True
 
     def _require_current(self, session: TransactionalSession) -> None:
-        """Raises ProducerFenced, ServiceNotReady."""
+        """Raises ProducerFenced if a newer session has begun, ServiceNotReady while that is not
+        known.
+        """
         if session.ref is not None and self._coordinators.ids.is_fenced(session.ref):
             session.is_fenced = True
         session.require_current()
         if not self._is_certain:
             raise not_certain(session.id.name)
 
-    async def _find(self, connection: Holder, claim: Claim) -> _Held:
+    async def _find(self, connection: Holder, claim: Claim) -> HeldId:
         while True:
             newest = self._newest.get(claim.id)
-            if newest is not None and _is_of(newest, connection, claim):
+            if newest is not None and newest.is_of(connection, claim):
                 return newest
             if newest is None or newest.recorded.done():
                 break
             await asyncio.wait([newest.recorded], timeout=_GRANTED_WITHIN_S)
             if not newest.recorded.done():
-                raise _takes_long(newest)
+                raise newest.takes_long()
         if self._coordinators.remote_fencing is not None:
             await self._catch_up(claim)
             if self._newest.get(claim.id) is not newest:
                 return await self._find(connection, claim)
         known = self._coordinators.ids.get(claim.id)
-        if _was_fenced(known, claim) or _is_fenced_here(connection, claim):
+        if claim.was_fenced(known) or claim.is_fenced_on(connection):
             raise producer_fenced(claim.id.name)
-        if known is not None and _holds(known, claim):
+        if known is not None and claim.holds(known):
             ref = SessionRef(claim.id, known.epoch)
-            if newest is None or _is_older(newest.session, ref):
+            if newest is None or newest.session.is_older_than(ref):
                 return self._again(known, claim, newest)
         return self._newer(newest, connection, claim)
 
@@ -238,7 +160,7 @@ class TransactionalSessions:
         await remote.all_can_fence()
         await remote.caught_up()
 
-    def _again(self, known: IdRecord, claim: Claim, older: _Held | None) -> _Held:
+    def _again(self, known: IdRecord, claim: Claim, older: HeldId | None) -> HeldId:
         """Holds an id for a session that is already recorded. Its connection was lost, perhaps in a
         crash of the broker; or another broker recorded it, and has not asked this one yet to fence
         the `older` session.
@@ -247,7 +169,7 @@ class TransactionalSessions:
             older.session.is_fenced = True
         session = TransactionalSession(claim.id, known.session)
         session.ref = SessionRef(claim.id, known.epoch)
-        held = self._newest[claim.id] = _Held(session)
+        held = self._newest[claim.id] = HeldId(session)
         held.recorded.set_result(None)
         self._look_after()
         held.granting = self._tasks.start(
@@ -255,14 +177,14 @@ class TransactionalSessions:
         )
         return held
 
-    def _newer(self, older: _Held | None, connection: Holder, claim: Claim) -> _Held:
+    def _newer(self, older: HeldId | None, connection: Holder, claim: Claim) -> HeldId:
         session = TransactionalSession(claim.id, claim.session)
-        held = self._newest[claim.id] = _Held(session, older)
+        held = self._newest[claim.id] = HeldId(session, older)
         actor = audit.Actor(connection.owner or "", connection.peer)
         held.granting = self._tasks.start(self._begin(held, older, actor), "a newer session")
         return held
 
-    async def _begin(self, held: _Held, older: _Held | None, actor: audit.Actor) -> int:
+    async def _begin(self, held: HeldId, older: HeldId | None, actor: audit.Actor) -> int:
         ids, session = self._coordinators.ids, held.session
         is_first = ids.get(session.id) is None
         try:
@@ -295,7 +217,7 @@ class TransactionalSessions:
             )
         return aborted
 
-    async def _grant(self, held: _Held, session: SessionRef, older: _Held | None = None) -> int:
+    async def _grant(self, held: HeldId, session: SessionRef, older: HeldId | None = None) -> int:
         held.waits_for = "transactions of the previous session are still being ended"
         try:
             if older is not None:
@@ -313,7 +235,7 @@ class TransactionalSessions:
 
     # -- several brokers
 
-    async def _fenced_elsewhere(self, held: _Held, session: SessionRef) -> int:
+    async def _fenced_elsewhere(self, held: HeldId, session: SessionRef) -> int:
         remote = self._coordinators.remote_fencing
         assert remote is not None
 
@@ -352,7 +274,7 @@ class TransactionalSessions:
         held = self._newest.get(newest.id)
         if held is not None and held.older is not None:
             held = held.older  # a session that is being recorded here finds out itself
-        if held is not None and _is_older(held.session, newest):
+        if held is not None and held.session.is_older_than(newest):
             held.session.is_fenced = True
             self._forget(held)
             await _close_producers(held)
@@ -382,7 +304,7 @@ class TransactionalSessions:
                 if each is not None:
                     self._let_go(each)
 
-    def _let_go(self, held: _Held) -> None:
+    def _let_go(self, held: HeldId) -> None:
         held.session.is_let_go = True
         for connection in held.connections:
             if connection.sessions.get(held.session.id) is held.session:
@@ -392,7 +314,7 @@ class TransactionalSessions:
     async def nothing_is_written(self) -> None:
         await self.writing.nothing()
 
-    def _forget(self, held: _Held) -> None:
+    def _forget(self, held: HeldId) -> None:
         if self._newest.get(held.session.id) is held:
             del self._newest[held.session.id]
 
@@ -443,51 +365,7 @@ class TransactionalSessions:
         await self._tasks.close()
 
 
-def _takes_long(held: _Held) -> ServiceNotReady:
-    name = held.session.id.name
-    return ServiceNotReady(f"Transactional id {name!r}: {held.waits_for}; try again")
-
-
-def _is_of(held: _Held, connection: Holder, claim: Claim) -> bool:
-    session = held.session
-    if claim.epoch:
-        return session.ref is not None and session.ref.epoch == claim.epoch
-    if claim.session:
-        return session.name == claim.session
-    return connection in held.connections
-
-
-def _is_older(session: TransactionalSession, newest: SessionRef) -> bool:
-    return session.ref is not None and session.ref.epoch < newest.epoch
-
-
-def _take_back(held: _Held, connection: Holder, before: TransactionalSession | None) -> None:
-    """The session did not get the id: the connection returns to its session before, if any."""
-    held.connections.pop(connection, None)
-    if connection.sessions.get(held.session.id) is held.session:
-        del connection.sessions[held.session.id]
-        if before is not None and before is not held.session and not before.is_let_go:
-            connection.sessions[held.session.id] = before
-
-
-def _was_fenced(known: IdRecord | None, claim: Claim) -> bool:
-    """Whether the claim's session was fenced, or the id has expired since."""
-    if claim.epoch:
-        return known is None or known.epoch != claim.epoch
-    return known is not None and bool(claim.session) and claim.session in known.fenced
-
-
-def _is_fenced_here(connection: Holder, claim: Claim) -> bool:
-    """Whether the connection's session was fenced, and the claim names that session or none."""
-    session = connection.sessions.get(claim.id)
-    return session is not None and session.is_fenced and claim.session in ("", session.name)
-
-
-def _holds(known: IdRecord, claim: Claim) -> bool:
-    return known.epoch == claim.epoch or bool(claim.session and known.session == claim.session)
-
-
-async def _close_producers(fenced: _Held) -> None:
+async def _close_producers(fenced: HeldId) -> None:
     """Closes a few at once and the others in later turns; until then their SENDs are refused. Their
     clients reconnect and get the reason.
     """
@@ -495,7 +373,7 @@ async def _close_producers(fenced: _Held) -> None:
     why = session.fenced() if session.is_fenced else not_certain(session.id.name)
     for connection in list(fenced.connections):
         for producer_id, slot in list(connection.producers.items()):
-            if slot.session is not session:
+            if slot.transactional_session is not session:
                 continue
             if connection.producers.get(producer_id) is slot:
                 slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "fenced")

@@ -145,7 +145,7 @@ class Shape:
 
     @classmethod
     def of(cls, schema: StructType, topic_schema: TopicSchema | None = None) -> "Shape":
-        """Raises NotAllowed."""
+        """Raises NotAllowed for a column that does not exist or has another type."""
         typed = topic_schema if topic_schema is not None and topic_schema.is_typed else None
         of_value = {each.name: each.dataType for each in typed.fields()} if typed else {}
         known = {name: column.type for name, column in _KNOWN.items()} | of_value

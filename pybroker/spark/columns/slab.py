@@ -138,7 +138,7 @@ class Heads:
 
 
 def read_heads(entries: Sequence[StoredEntry]) -> Heads:
-    """Raises DamagedEntry."""
+    """Raises DamagedEntry for the first entry whose metadata does not parse."""
     for each in entries:
         _check(each)
     blob = b"".join([each.data for each in entries] + [bytes(PADDING)])
@@ -364,7 +364,7 @@ class _Rows:
 
 
 def _pairs(data: Data, found: Repeated) -> Pairs:
-    """Raises NotParsed."""
+    """Raises NotParsed if the bytes are not protobuf."""
     key, value = _KEY_VALUE["key"], _KEY_VALUE["value"]
     end = found.start + found.length
     fields = read_fields(data, found.start, end, numbers={}, slices=(key, value))

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, given: object, option: str) -> Self:
-        """Raises NotAllowed."""
+        """Raises NotAllowed unless `given` is a list of bytes or "ledger:entry"."""
         try:
             if isinstance(given, str):
                 ledger, entry, *index = map(int, given.split(":"))
@@ -64,7 +64,7 @@ class Start:
 
     @classmethod
     def of(cls, options: Chosen, default: str) -> Self:
-        """Raises NotAllowed."""
+        """Raises NotAllowed if both options are set, or name other topics than are read."""
         offsets, time_ms = options["startingOffsets"], options["startingTime"]
         if offsets is not None and time_ms is not None:
             raise NotAllowed(

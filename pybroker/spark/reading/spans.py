@@ -227,7 +227,7 @@ def _around(
 
 
 def _require_readable(heads: Heads) -> None:
-    """Raises CryptoError."""
+    """Raises CryptoError if an entry is encrypted."""
     encrypted = np.flatnonzero(heads.is_encrypted)
     if len(encrypted):
         entry = heads.entries[int(encrypted[0])]

@@ -29,7 +29,9 @@ class Topics:
 
     @classmethod
     def of(cls, options: Chosen) -> Self:
-        """Raises NotAllowed, InvalidTopicName."""
+        """Raises NotAllowed unless exactly one option names topics, InvalidTopicName for a bad
+        name.
+        """
         given = [name for name in _WAYS if options.get(name) is not None]
         if len(given) != 1:
             said = f", not {' and '.join(given)}" if given else ""

@@ -123,7 +123,7 @@ def _fits(row: Any, node: Node) -> bool:
 
 
 def require_readable(node: Node) -> None:
-    """Raises NotParsed."""
+    """Raises NotParsed for a type that JSON values cannot have here."""
     _physical(node)
 
 

@@ -81,7 +81,7 @@ class TopicSchema:
         return StringType() if self.kind == _Type.String else BinaryType()
 
     def node(self) -> Node:
-        """Raises NotAllowed."""
+        """Raises NotAllowed if the schema cannot be mapped to columns."""
         try:
             node = parse(json.loads(self.data))
             if self.kind == _Type.Json:

@@ -44,7 +44,7 @@ def utc_us(local_us: Microseconds, time_zone: str | None) -> Microseconds:
 
 @lru_cache(maxsize=4)
 def _offset(time_zone: str | None) -> Offset:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the time zone is not known on this machine."""
     if time_zone in _UTC:
         return lambda local_s: 0
     if time_zone is not None and (fixed := _FIXED.fullmatch(time_zone)):

@@ -124,7 +124,7 @@ def _whole_ms(microseconds: pa.Array, in_utc: Callable[[Microseconds], Microseco
 
 
 def rows_of(schema: StructType, topic: str | None) -> Rows:
-    """Raises NotAllowed."""
+    """Raises NotAllowed for a column that cannot be written."""
     kinds = {field.name: field.dataType for field in schema.fields}
     is_raw = isinstance(kinds.get(_VALUE), _TEXT)
     _require_value_as_such(kinds)

@@ -84,7 +84,7 @@ def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
 
 
 def parse_tag(tag: bytes) -> EntryTag:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a tag that this version does not know."""
     kind = tag[0]
     if kind in _ACTIONS and len(tag) == _TAG.size:  # nearly always; recovery reads very many
         _, most, least = _TAG.unpack(tag)

@@ -64,8 +64,8 @@ log = logging.getLogger(__name__)
 
 
 class TransactionCoordinator:
-    """The transactions of one coordinator id. Create it with `open`. A `principal` of None may do
-    everything: authentication is off, or the client is a superuser.
+    """The transactions of one coordinator id. `open` makes one from its log. A `principal` of None
+    may do everything: authentication is off, or the client is a superuser.
     """
 
     def __init__(

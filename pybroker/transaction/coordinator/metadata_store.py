@@ -174,7 +174,7 @@ class TransactionMetadataStore:
         if self.is_full and not exempt:
             raise TooManyRequests(
                 f"Coordinator {self._coordinator_id} has {self.limits.max_active} active "
-                "transactions (max_active_transactions_per_coordinator): end some, then retry"
+                "transactions (maxActiveTransactionsPerCoordinator): end some, then retry"
             )
         return NewTransaction(self._highest_id + 1, timeout_ms, now_ms, owner)
 

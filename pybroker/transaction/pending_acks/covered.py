@@ -60,7 +60,7 @@ class Covered:
         return 0 if part is None else part.acked_indexes
 
     def require_unacknowledged(self, cursor: ManagedCursor) -> None:
-        """Raises Conflict."""
+        """Raises Conflict if one of the messages is already acknowledged."""
         for ledger_id, first, last in self._runs:
             for start, stop in cursor.deleted_within(ledger_id, first, last):
                 hidden = self.hidden(ledger_id, start, stop)  # to readers of uncommitted messages

@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 
 
 class PendingAcks:
-    """For one subscription. Create it with `open`, which replays the log."""
+    """What open transactions have acknowledged on one subscription. `open` replays its log."""
 
     def __init__(
         self,

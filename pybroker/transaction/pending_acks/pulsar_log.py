@@ -27,7 +27,7 @@ _WORD: Final = (1 << 64) - 1
 
 
 def decode_pulsar(entry: bytes, source: str) -> list[Record]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the entry is not one of Apache Pulsar's pending ack log."""
     if not entry.startswith(_BATCH):
         return [_decode(entry, source)]
     return [

@@ -206,7 +206,7 @@ class PendingAckState:
         return spared
 
     def _require_free(self, txn_id: TxnId, ack: PendingAck, covered: Covered) -> None:
-        """Raises Conflict."""
+        """Raises Conflict if one of them is acknowledged, or another transaction holds it."""
         covered.require_unacknowledged(self._cursor)
         for position, held in self._held_by_others(txn_id, ack.position).items():
             if held.bits & covered.bits_of(position):

@@ -225,7 +225,7 @@ class PendingAckStore:
         self._log.append(record, done)
 
     async def append_durably(self, records: Sequence[Record]) -> None:
-        """Raises ManagedLedgerError."""
+        """Returns when the records are durable. Raises ManagedLedgerError if they may not be."""
         if not records:
             return
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -11,7 +11,7 @@ from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.errors import ConsumerBusy, ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.dispatch import entry_reader
+from pybroker.broker.dispatch import entry_fetcher
 from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 
 
@@ -99,7 +99,7 @@ def test_entries_that_are_not_in_memory_are_read_once_and_in_order() -> None:
 
 
 def test_a_failed_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_reader, "READ_RETRY_S", 0)
+    monkeypatch.setattr(entry_fetcher, "READ_RETRY_S", 0)
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()

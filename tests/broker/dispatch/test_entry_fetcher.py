@@ -8,8 +8,8 @@ from dispatch_fakes import FakeTopic, with_topic
 
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import Position
-from pybroker.broker.dispatch import entry_reader
-from pybroker.broker.dispatch.entry_reader import EntryFetcher
+from pybroker.broker.dispatch import entry_fetcher
+from pybroker.broker.dispatch.entry_fetcher import EntryFetcher
 
 PLENTY = 10**6
 
@@ -142,7 +142,7 @@ def test_a_disk_that_does_not_answer_is_asked_again_after_a_pause() -> None:
 
 
 def test_after_the_pause_a_waiter_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_reader, "READ_RETRY_S", 0)
+    monkeypatch.setattr(entry_fetcher, "READ_RETRY_S", 0)
 
     async def scenario(world: World) -> None:
         world.topic.ledger.failures = 1

@@ -7,13 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 from pybroker.server.transactions import fencing, transactional_sessions
+from pybroker.server.transactions.held_ids import Claim
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalIds
 
 
 @contextmanager
 def epoch_not_checked() -> Iterator[None]:
     """A client that reconnects with an older epoch is taken for a newer session."""
-    with patch.object(transactional_sessions, "_was_fenced", lambda known, claim: False):
+    with patch.object(Claim, "was_fenced", lambda claim, known: False):
         yield
 
 

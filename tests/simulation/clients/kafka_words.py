@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kafka_batches import split_batches
+
 from clients.kafka_peer import Body, KafkaClient
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import TRANSACTIONAL, build_batch, checked, split_batches
+from pybroker.kafka.records.batch import TRANSACTIONAL, build_batch, checked
 from pybroker.kafka.records.record import Record, read_records, write_records
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2

@@ -137,7 +137,7 @@ class ListFamily(Protocol):
         ...
 
     def value(self, key: str, entry: bytes) -> bytes:
-        """Raises CorruptStorage."""
+        """Raises CorruptStorage if the entry cannot be decoded."""
         ...
 
     def custom(self, key: str) -> Mapping[str, bytes]:

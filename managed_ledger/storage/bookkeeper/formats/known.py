@@ -85,7 +85,7 @@ class KnownFormats:
     # --- values
 
     def node(self, key: str, value: bytes, ledger_id: int = NO_LEDGER) -> bytes:
-        """Raises CorruptStorage."""
+        """Raises CorruptStorage if the value cannot be decoded."""
         return self._found(key)[0].encode(key, value, self._kept.get(key, NOTHING), ledger_id)
 
     def entry(self, key: str, value: bytes, stays: bool) -> bytes | None:

@@ -55,7 +55,7 @@ def encode(found: LedgerList, kept: Kept) -> bytes:
 
 
 def decode(message: bytes, what: str) -> tuple[LedgerList, Kept]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if `message` is not Apache Pulsar's ManagedLedgerInfo."""
     ledgers: list[LedgerInfo] = []
     properties: dict[str, str] = {}
     deleting: list[int] = []

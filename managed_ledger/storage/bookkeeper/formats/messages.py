@@ -15,7 +15,7 @@ def put_pair(out: Writer, number: int, key: str, value: str) -> None:
 
 
 def read_pair(message: bytes, what: str) -> tuple[str, str]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the name or the value is not UTF-8."""
     found = {field.number: field.blob for field in fields(message, what)}
     try:
         return found.get(1, b"").decode(), found.get(2, b"").decode()
@@ -32,7 +32,7 @@ def put_position(out: Writer, number: int, position: tuple[int, int]) -> None:
 
 
 def read_position(message: bytes, what: str) -> Position:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the ids are not those of a position."""
     found = {field.number: field.value for field in fields(message, what)}
     return a_position(found.get(1, -1), found.get(2, -1), what)
 
@@ -43,7 +43,7 @@ def a_position(ledger_id: int, entry_id: int, what: str) -> Position:
 
 
 def natural(value: int, what: str) -> int:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a negative number."""
     if value < 0:
         raise CorruptStorage(f"{what} has the negative number {value}")
     return value

@@ -205,22 +205,30 @@ _GET_SET: Final = ("get", "set")
 
 AUTO_SCALE_FIELDS: Final = "--set Map"
 
-OF_NAMESPACES: Final = (
-    At("scalable-topic-auto-scale-policy", "scalableTopicAutoScalePolicy", AUTO_SCALE_FIELDS, auto_scale),
-    At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
-    At("message-ttl", "messageTTL", "--messageTTL|-ttl Seconds", value("messageTTL")),
-    At("backlog-quota", "backlogQuota", _QUOTA, _quota, verbs=("set", "remove"), query=_QUOTA_QUERY),
-    At("backlog-quotas", "backlogQuota", verbs=("get",), get_path="backlogQuotaMap"),
+# The same for namespaces and topics.
+_STORAGE: Final = (
     At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold")),
     At("compaction-delete-retention", "compactionDeleteRetention", "--time|-t Seconds", value("time")),
     At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
     At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
     At("deduplication", "deduplication", _SWITCH, switched),
     At("transaction-buffer", "transactionBuffer", "-o|--order String", value("order")),
-    At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "--interval|-i int", value("interval")),
+)  # fmt: skip
+_RATES: Final = (
     At("publish-rate", "publishRate", _PUBLISH, _PUBLISH_BODY),
     At("dispatch-rate", "dispatchRate", _DISPATCH, _DISPATCH_BODY),
     At("subscription-dispatch-rate", "subscriptionDispatchRate", _DISPATCH, _DISPATCH_BODY),
+)
+
+OF_NAMESPACES: Final = (
+    At("scalable-topic-auto-scale-policy", "scalableTopicAutoScalePolicy", AUTO_SCALE_FIELDS, auto_scale),
+    At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
+    At("message-ttl", "messageTTL", "--messageTTL|-ttl Seconds", value("messageTTL")),
+    At("backlog-quota", "backlogQuota", _QUOTA, _quota, verbs=("set", "remove"), query=_QUOTA_QUERY),
+    At("backlog-quotas", "backlogQuota", verbs=("get",), get_path="backlogQuotaMap"),
+    *_STORAGE,
+    At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "--interval|-i int", value("interval")),
+    *_RATES,
     At("replicator-dispatch-rate", "replicatorDispatchRate", _REPLICATOR, _REPLICATOR_BODY),
     At("subscribe-rate", "subscribeRate", _SUBSCRIBE, _SUBSCRIBE_BODY),
     At("max-producers-per-topic", "maxProducersPerTopic", "--max-producers-per-topic|-p int", value("max_producers_per_topic")),
@@ -260,16 +268,9 @@ OF_TOPICS: Final = (
     At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
     At("message-ttl", "messageTTL", "-t|--ttl Seconds", by_query="ttl"),
     At("backlog-quota", "backlogQuota", _QUOTA, _quota, get_path="backlogQuotaMap", query=_QUOTA_QUERY),
-    At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold")),
-    At("compaction-delete-retention", "compactionDeleteRetention", "--time|-t Seconds", value("time")),
-    At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
-    At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
-    At("deduplication", "deduplication", _SWITCH, switched),
-    At("transaction-buffer", "transactionBuffer", "-o|--order String", value("order")),
+    *_STORAGE,
     At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "-i|--interval int", value("interval")),
-    At("publish-rate", "publishRate", _PUBLISH, _PUBLISH_BODY),
-    At("dispatch-rate", "dispatchRate", _DISPATCH, _DISPATCH_BODY),
-    At("subscription-dispatch-rate", "subscriptionDispatchRate", _DISPATCH, _DISPATCH_BODY),
+    *_RATES,
     At("replicator-dispatch-rate", "replicatorDispatchRate", _DISPATCH, _DISPATCH_BODY),
     At("subscribe-rate", "subscribeRate", _SUBSCRIBE, _SUBSCRIBE_BODY),
     At("max-producers", "maxProducersPerTopic", "--max-producers|-p int", value("max_producers"), also=("maxProducers",)),

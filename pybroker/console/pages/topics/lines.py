@@ -140,7 +140,7 @@ async def _text_bytes(data: bytes) -> int | None:
 
 
 def _as_text(data: bytes) -> Iterator[bytes]:
-    """Raises UnicodeDecodeError."""
+    """Raises UnicodeDecodeError unless `data` is UTF-8."""
     decoder = getincrementaldecoder("utf-8")()
     for part in _slices(data):
         yield json.dumps(decoder.decode(part))[1:-1].encode()

@@ -80,7 +80,7 @@ class _Shown:
     """What the page shows of its messages. The rest of them is not kept."""
 
     def __init__(self, visit: Visit, schemas: list[dict[str, Any]]) -> None:
-        """Raises Refused."""
+        """Raises Refused if the filter cannot be parsed."""
         self.matching: list[tuple[Message, str, str, dict[str, str], int]] = []
         self.looked_at = 0
         self._search = Search.of(visit.query("filter"))

@@ -53,7 +53,7 @@ class Search:
 
     @classmethod
     def of(cls, text: str) -> "Search":
-        """Raises Refused."""
+        """Raises Refused for too many terms, two keys, or a bad path."""
         terms = list(dict.fromkeys(_terms(text)))
         if len(terms) > MOST_TERMS:
             raise Refused(400, f"Search for at most {MOST_TERMS} words and conditions at once")
@@ -88,7 +88,7 @@ def _terms(text: str) -> list[str]:
 
 
 def _path(term: str) -> Path:
-    """Raises Refused."""
+    """Parses `$.lines[0].price=5`. Raises Refused for another text."""
     steps, at = list[Step](), 1
     while (found := _STEP.match(term, at)) is not None and len(steps) < _MOST_STEPS:
         steps.append(found[1] if found[1] is not None else int(found[2]))

@@ -68,8 +68,8 @@ log = logging.getLogger(__name__)
 
 
 class CommitOrderBuffer:
-    """The transactions that one topic keeps aside. Create it with `recover` if the topic has a side
-    log, otherwise directly.
+    """The transactions whose messages one topic keeps in its side log until they commit. `recover`
+    makes one from a side log that exists.
     """
 
     __slots__ = (

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class LogOrderBuffer:
-    """One topic's transactions. Create it with `recover`."""
+    """One topic's transactions, whose messages are in its log. `recover` reads what is stored."""
 
     _index: TransactionIndex  # this and `_mark` are set by `_keep_index`, at the first transaction
     _mark: LedgerMark

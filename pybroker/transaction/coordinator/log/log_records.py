@@ -118,7 +118,7 @@ def encode_record(record: Record, out: Writer) -> None:
 
 
 def decode_entry(entry: bytes, source: str) -> list[Record]:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage for a cut entry or an unknown format."""
     data = Reader(entry, source)
     has_later = entry[:1] == _OWN_FORMATS[1]
     data.version(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)

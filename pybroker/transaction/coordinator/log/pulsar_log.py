@@ -143,7 +143,7 @@ class PulsarLog:
 
 
 def decode_pulsar(entry: bytes, source: str) -> Decoded:
-    """Raises CorruptStorage."""
+    """Raises CorruptStorage if the entry is not one of Apache Pulsar's transaction log."""
     if not entry.startswith(_BATCH):
         record, highest_id = _decode(entry, source)
         return Decoded([record], highest_id)

@@ -72,7 +72,7 @@ def digest(session: str) -> str:
 
 
 def check_id(name: str) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if it is empty or too long."""
     if not 0 < len(name) <= MAX_ID_CHARS:
         raise NotAllowed(
             f"Transactional id {name[:200]!r}: it must have 1 to {MAX_ID_CHARS} characters"
@@ -119,7 +119,7 @@ class TransactionalIds:
         self._keys: dict[str, TransactionalId] = {}
 
     def load(self) -> None:
-        """Raises CorruptStorage."""
+        """Raises CorruptStorage if a record cannot be decoded."""
         self._metadata.watch(_ALL, self._changed)
         self._read_floor()
         for key in self._metadata.keys(_RECORDS):
@@ -130,7 +130,7 @@ class TransactionalIds:
             self._floor = Reader(floor.value, _FLOOR).number()
 
     def _read(self, key: str) -> None:
-        """Raises CorruptStorage."""
+        """Raises CorruptStorage if the record cannot be decoded."""
         if (stored := self._metadata.get(key)) is None:
             if (gone := self._keys.pop(key, None)) is not None:
                 del self._known[gone]
