@@ -5,6 +5,7 @@ it and within it, a connection that moves to another database, rows that nobody 
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -392,6 +393,22 @@ def test_an_interrupted_rollback_leaves_nothing_to_the_next_block(
         connection.execute("INSERT INTO invoices VALUES (2)")
     connection.close()
     assert invoices(path) == [2]
+
+
+class LikeALostOne:
+    """psycopg's connection that the server has closed."""
+
+    info = SimpleNamespace(transaction_status=4)
+
+    def cursor(self) -> None:
+        raise sqlite3.OperationalError("the connection is closed")
+
+    commit = rollback = cursor
+
+
+def test_a_lost_connection_is_not_said_to_have_an_open_transaction(client: Client) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="is closed"):
+        recover(client, LikeALostOne())
 
 
 def test_old_rows_that_cannot_be_deleted_now_are_in_nobody_s_way(

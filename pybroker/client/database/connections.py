@@ -18,6 +18,7 @@ Row = Sequence[Any]
 _MOST_ROWS: Final = 1
 # Of these only PostgreSQL waits for locks without a limit.
 _POSTGRESQL: Final = frozenset(("psycopg", "psycopg2", "psycopg2cffi", "pg8000"))
+_LOST: Final = 4  # psycopg's transaction status of a connection that is lost or closed
 _MOST_WAIT_S: Final = 5
 _LIMIT_WAITS: Final = f"SET LOCAL lock_timeout = '{_MOST_WAIT_S}s'"
 _IN_A_BLOCK: Final = ("_num_transactions", "in_atomic_block")  # psycopg's, Django's
@@ -136,7 +137,7 @@ class _Pep249:
         if self._is_sqlite:
             return None if self._is_always_open() else bool(self._given.in_transaction)
         status = getattr(getattr(self._given, "info", None), "transaction_status", None)
-        return None if status is None else bool(status)  # psycopg's, 0 for idle
+        return None if status in (None, _LOST) else bool(status)  # psycopg's, 0 for idle
 
     def key(self) -> Any:
         return self._given if type(self._given).__weakrefoffset__ else None
