@@ -20,6 +20,7 @@ BROWSER = $(shell command -v chromium >/dev/null && command -v chromedriver >/de
 unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test. No worker replaces it, because that
 # one might wait for work forever: https://github.com/pytest-dev/pytest-xdist/issues/784
+# tests/conftest.py puts the slow files first, and xdist must leave them there.
 BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(POSTGRESQL),, or postgresql)$(if $(BROWSER),, or browser)
 
@@ -39,7 +40,7 @@ test: check browser  ## everything: static checks, all tests, real Spark, Java a
 	@$(if $(POSTGRESQL),,echo "PostgreSQL is not installed (Debian: postgresql): tests with it are left out")
 	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
-	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 3 $(BY_FILE) $(ARGS)
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 3 $(BY_FILE) --no-loadscope-reorder $(ARGS)
 
 browser:
 	@$(if $(BROWSER),,sh tests/console/install_chromium.sh)

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from machine_speed import give_time, slowness
+from machine_speed import give_time, longest_first, slowness
 from patience import be_patient_with_answers
 
 import pybroker.testing
@@ -53,6 +53,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     asked = config.getoption("timeout")
     give_time(items, float(config.getini("timeout") if asked is None else asked), slowness())
+    longest_first(items)
 
 
 @pytest.hookimpl(wrapper=True)

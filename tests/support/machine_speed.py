@@ -6,6 +6,7 @@ slower by as much, and must not fail them.
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -20,6 +21,18 @@ def slowness() -> float:
     started = time.perf_counter()
     sum(len(str({number: hash((number, "x"))})) for number in range(_ROUNDS))
     return min(_MOST, max(1.0, (time.perf_counter() - started) / _USUAL_S))
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sort by file: those with the longest time limits begin first, so that no process is left with
+    one of them when the others are done. Call it after `give_time`.
+    """
+    limits: dict[Path, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        assert limit is not None
+        limits[item.path] = max(limit.args[0], limits.get(item.path, 0.0))
+    items.sort(key=lambda item: -limits[item.path])
 
 
 def give_time(items: Iterable[pytest.Item], usual_s: float, times: float) -> None:
