@@ -80,12 +80,12 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
         if not force:
             await check_empty(topics, namespace)
         await take_all(topics.ownership, await _all_of(topics, namespace))
-        for partitioned_topic in topics.tenants.partitioned_topics(namespace):
-            with suppress(TopicNotFound):  # another request has deleted it
-                await topics.delete_partitioned(partitioned_topic, force=True)
         for scalable_topic in topics.tenants.scalable_topics(namespace):
-            with suppress(TopicNotFound):
+            with suppress(TopicNotFound):  # another request has deleted it
                 await topics.scalable.delete(scalable_topic, force=True)
+        for partitioned_topic in topics.tenants.partitioned_topics(namespace):
+            with suppress(TopicNotFound):
+                await topics.delete_partitioned(partitioned_topic, force=True)
         for name in list((await topics.lists.get(namespace)).names):
             with suppress(TopicNotFound):
                 await topics.delete(TopicName.parse(name), force=True)

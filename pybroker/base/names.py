@@ -146,6 +146,11 @@ class TopicName(NamedTuple):
         match = _PARTITION.match(self.local)
         return self._replace(local=match[1]) if match else self
 
+    @property
+    def scalable_name(self) -> "TopicName":
+        """The scalable topic of this segment, or with the name of this ordinary topic."""
+        return self.partitioned_name._replace(domain=SCALABLE)
+
     def partition_at(self, index: int) -> "TopicName":
         return self._replace(local=f"{self.local}-partition-{index}")
 

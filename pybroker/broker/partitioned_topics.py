@@ -25,6 +25,7 @@ class _Topics(Protocol):
     tenants: Tenants
     ownership: Ownership
 
+    def check_not_migrated(self, name: TopicName) -> None: ...
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None: ...
     async def settled(self, name: TopicName) -> None: ...
     async def change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None: ...
@@ -60,6 +61,7 @@ class PartitionedTopics:
 
     async def _check_growth(self, name: TopicName, partitions: int) -> None:
         await self._topics.settled(name)
+        self._topics.check_not_migrated(name)
         _check_growth(self._topics.tenants, self._config, name, partitions)
 
     async def are_subscribed(self, name: TopicName, new: range) -> bool:

@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
@@ -18,7 +18,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TopicNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
 from pybroker.broker.client_topics import ServedTopic, persistent
@@ -27,7 +27,6 @@ from pybroker.broker.deletion.inactive_topics import InactiveTopics
 from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
 from pybroker.broker.namespaces.usable_names import (
-    check_creatable,
     check_free,
     refuse_internal,
 )
@@ -47,19 +46,17 @@ from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.room import Room
 from pybroker.broker.topic_lists.watches import TopicWatches
+from pybroker.broker.with_scalable import WithScalable
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
-
-if TYPE_CHECKING:
-    from pybroker.broker.scalable.topics import ScalableTopics
 
 log = logging.getLogger(__name__)
 
 _CLOSED_AT_ONCE: Final = 64  # topics per commit; meanwhile messages to the others are still written
 
 
-class Topics:
+class Topics(WithScalable):
     def __init__(
         self,
         factory: ManagedLedgerFactory,
@@ -119,19 +116,6 @@ class Topics:
         """Whether the topic is loaded and is being closed or changed."""
         return name in self._changing and name in self._loaded
 
-    @cached_property
-    def scalable(self) -> "ScalableTopics":
-        """Loaded at its first use."""
-        from pybroker.broker.scalable.topics import ScalableTopics
-
-        metadata, config = self._services.metadata, self._config
-        interval_s = config.scalable_topic_auto_scale_interval_seconds
-        return ScalableTopics(self, self._factory, metadata, self._clock, interval_s)
-
-    @property
-    def has_scalable(self) -> bool:
-        return "scalable" in self.__dict__
-
     # -- find and load
 
     def exists(self, name: TopicName) -> bool:
@@ -140,7 +124,7 @@ class Topics:
             return True
         if self._factory.exists(name.ledger_name):
             return True
-        if name.domain == SEGMENT:
+        if self.is_segment(name):
             return self.scalable.segment(name) is not None
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
@@ -182,7 +166,7 @@ class Topics:
             if not self.exists(name):
                 if not create:
                     return None
-                check_creatable(self._config, self.tenants, name)
+                self.check_creatable(name)
             self._start_loading(name)
         return await asyncio.shield(self._loading[name])
 
@@ -190,7 +174,7 @@ class Topics:
         """Raises NotAllowed or NotFound unless the topic exists or could be created."""
         refuse_internal(name)
         if not self.exists(name):
-            check_creatable(self._config, self.tenants, name)
+            self.check_creatable(name)
 
     def check_there(self, name: TopicName) -> None:
         """Raises TopicNotFound if the topic (partitioned or not) is missing or being deleted."""
@@ -246,10 +230,12 @@ class Topics:
         if not name.persistent:
             return NonPersistentTopic(name, self._clock, self.policies.of(name))
         await self.deletions.subscriptions_settled(name)
+        if is_segment := self.is_segment(name):
+            self.scalable.check_segment(name)
         opening = Topic.open(name, self._services, self.policies.of(name))
         topic = await self.measures.of_load(opening)
         topic.buffer.contents.join(self.open_contents, name.namespace_name)
-        if name.domain == SEGMENT:
+        if is_segment:
             await self.scalable.loaded(topic)
         return topic
 
@@ -305,6 +291,7 @@ class Topics:
         audit.done(f"create topic of {partitions} partitions", name)
 
     async def _check_free(self, name: TopicName) -> None:
+        self.check_not_migrated(name)
         with suppress(Conflict):
             return check_free(self.tenants, name, self.exists(name))
         await self.ownership.refreshed()  # another broker may just have deleted it
@@ -322,6 +309,7 @@ class Topics:
         check_owned(self.ownership, name)
         await self.settled(name)
         check_owned(self.ownership, name)
+        self.check_not_migrated(name)
         if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
         await self.delete_all_of(Doomed(name), force)
@@ -332,6 +320,7 @@ class Topics:
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
             await self.settled(name)  # it may have grown meanwhile
+        self.check_not_migrated(name)
         doom = self.tenants.doom_of(name)
         partitions = self.tenants.partitions(name) or self.tenants.doomed_partitions(name)
         parts = [name.partition_at(index) for index in range(partitions)]
@@ -357,7 +346,7 @@ class Topics:
     async def _delete_inactive(self, topic: ServedTopic) -> None:
         """The topic must be inactive at the time of the call."""
         name = topic.name
-        if name in self._changing or self.deletions.concerns(name):
+        if name in self._changing or self.deletions.concerns(name) or self.was_migrated(name):
             return
         topic.retire("it was unused and is being deleted")
         try:

@@ -24,7 +24,7 @@ from pybroker.moving.cluster import cluster
 from pybroker.moving.directory import directory_source, directory_target
 from pybroker.moving.move import Move, discard
 from pybroker.moving.places import BackendSource, Source
-from pybroker.moving.plan import Plan, plan
+from pybroker.moving.plan import Plan, check_for_several_brokers, plan
 from pybroker.moving.progress import Progress
 from pybroker.moving.record import Sum
 from pybroker.moving.repeatable import run
@@ -88,6 +88,8 @@ async def _move(options: argparse.Namespace) -> int:
         source = await places.enter_async_context(_source(options.source, config))
         target = await places.enter_async_context(_target(options.target, config))
         planned = await plan(source, SystemClock().now_ms())
+        if _is_cluster(options.target):
+            check_for_several_brokers(planned.items)
         progress = Progress(None if options.quiet else sys.stderr)
         progress.begin(len(planned.ledgers), planned.size_bytes)
         began_s = time.monotonic()

@@ -5,10 +5,11 @@ begins a new ledger. Ledgers that were being deleted are left out.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from managed_ledger.errors import CorruptStorage, LedgerNotFound
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerInfo, LedgerList
@@ -17,6 +18,8 @@ from pybroker.moving.places import Source
 from pybroker.moving.record import MoveFailed
 
 _RECOVERED_AT_ONCE: Final = 32
+_SCALABLE: Final = "/scalable-topics/"
+_OF_PARTITIONS: Final = b'"legacyTopicName"'
 T = TypeVar("T")
 
 
@@ -60,6 +63,19 @@ async def plan(source: Source, now_ms: int) -> Plan:
         ledgers.update({info.ledger_id: info for info in closed})
         names.update({info.ledger_id: key.removeprefix(LEDGERS_PREFIX) for info in closed})
     return Plan(dict(sorted(ledgers.items())), names, items, source.new_ledger_id())
+
+
+def check_for_several_brokers(items: Mapping[str, bytes]) -> None:
+    """Raises MoveFailed if a topic's segments would be served by several brokers: those that were
+    partitions of an ordinary topic.
+    """
+    for key, value in items.items():
+        if key.startswith(_SCALABLE) and _OF_PARTITIONS in value:
+            name = unquote(key.removeprefix(_SCALABLE))
+            raise MoveFailed(
+                f"topic://{name} was made of an ordinary topic whose messages are not all "
+                "consumed: consume them, and stop the broker two minutes later"
+            )
 
 
 def _decoded(key: str, value: bytes) -> LedgerList:

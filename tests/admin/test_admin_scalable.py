@@ -6,7 +6,7 @@ import httpx
 import pytest
 from raw_client import RawClient
 
-from pybroker.client import Client
+from pybroker.client import Client, TopicTerminated
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -237,3 +237,27 @@ def test_all_segments_share_the_schemas_which_go_with_the_topic(
     assert admin.delete(f"/admin/v2/persistent/{scalable}").status_code == 204
     assert admin.put(f"{S}/{scalable}").status_code == 204
     assert admin.get(path).status_code == 404, "the schema went with the topic"
+
+
+def test_an_ordinary_topic_is_made_scalable(
+    admin: httpx.Client, namespace: str, admin_broker: RunningBroker
+) -> None:
+    name, path = f"{namespace}/old", f"{S}/{namespace}/old/migrate"
+    refused(admin.post(path), 404, "old does not exist")
+    assert admin.put(f"/admin/v2/persistent/{name}/partitions", content="2").status_code == 204
+    with Client(admin_broker.service_url) as client:
+        producer = client.create_producer(f"persistent://{name}")
+        producer.send(b"x")
+        refused(admin.post(path), 409, "use force")
+        assert admin.post(path, params={"force": "true"}).status_code == 204
+        with pytest.raises(TopicTerminated):
+            producer.send(b"x")
+    refused(admin.post(path), 409, "exists already")
+    first = admin.get(f"{S}/{name}").json()["segments"]["0"]
+    assert first["legacyTopicName"] == f"persistent://{name}-partition-0" and first["legacy"]
+    stats = admin.get(f"{S}/{name}/stats").json()
+    assert stats["layout"]["lastOperation"]["operation"] == "migrate"
+    refused(admin.delete(f"/admin/v2/persistent/{name}/partitions"), 409, "was made scalable")
+    assert admin.delete(f"{N}/{namespace}", params={"force": "true"}).status_code == 204
+    assert admin.put(f"{N}/{namespace}").status_code == 204
+    assert admin.get(f"/admin/v2/persistent/{namespace}").json() == []

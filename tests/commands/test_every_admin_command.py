@@ -67,6 +67,7 @@ REFUSED: Final = {
     ("persistent", "grant-permission"): "authorizationEnabled",
     ("persistent", "revoke-permission"): "not set at the topic level",
     ("scalable-topics", "create"): "already exists",
+    ("scalable-topics", "migrate"): "exists already",
     ("scalable-topics", "split-segment"): "There is no segment 7",
     ("scalable-topics", "merge-segments"): "There is no segment 7",
     ("scalable-topics", "grant-permission"): "authorizationEnabled",

@@ -9,7 +9,8 @@ from browsing import Browser, tile, words
 
 import pybroker.testing
 from pybroker.admin.shapes.scalable import shown
-from pybroker.broker.scalable.record import TopicRecord, merged, new_record, pruned, split
+from pybroker.base.names import any_topic
+from pybroker.broker.scalable.record import TopicRecord, merged, migrated, new_record, pruned, split
 from pybroker.client import Client
 from pybroker.console.pages.topics.segments import HEIGHT, Drawing, drawing
 from pybroker.testing import RunningBroker
@@ -63,6 +64,14 @@ def test_of_many_epochs_the_last_are_drawn() -> None:
     of = drawn(record)
     assert len(of.epochs) == 40 and of.unshown == len(record.segments) - len(of.boxes) > 0
     assert all(0 <= float(each.x.rstrip("%")) <= 100 for each in of.boxes)
+
+
+def test_the_partitions_of_an_ordinary_topic_come_before_the_first_epoch() -> None:
+    of = drawn(migrated(any_topic("topic://a/b/c"), 2, 0))
+    assert place(of, 0) == pytest.approx((0, 1 / 3, 0, 0.5), abs=0.001)
+    assert place(of, 1) == pytest.approx((0, 1 / 3, 0.5, 1), abs=0.001)
+    assert place(of, 2) == pytest.approx((1 / 3, 1, 0, 0.5), abs=0.001)
+    assert "persistent://a/b/c-partition-0" in of.boxes[0].title
 
 
 # -- the page

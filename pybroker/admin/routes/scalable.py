@@ -34,6 +34,7 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import check_owned
 from pybroker.broker.policies.auto_scale import AUTO_SCALE
 from pybroker.broker.policies.policy import Level
+from pybroker.broker.scalable.migration import Migration
 from pybroker.broker.scalable.record import (
     QUEUE,
     STREAM,
@@ -78,6 +79,13 @@ class ScalableRoutes:
                 "POST",
                 f"{SCALABLE_TOPIC}/merge/{{segment:int}}/{{other:int}}",
                 self.merge,
+                refuses=(409,),
+            ),
+            route(
+                "POST",
+                f"{SCALABLE_TOPIC}/migrate",
+                self.migrate,
+                query=flags("force"),
                 refuses=(409,),
             ),
             route("GET", _POLICY, self.policy, answers(AUTO_SCALE, _LEVEL)),
@@ -153,6 +161,15 @@ class ScalableRoutes:
         """One segment takes the place of two active neighbours."""
         one, other = request.path_params["segment"], request.path_params["other"]
         await self._topics.scalable.merge(topic_of(request), one, other)
+
+    async def migrate(self, request: Request) -> None:
+        """Makes the ordinary topic of this name, partitioned or not, a scalable one. Clients of the
+        V5 SDK go on; while others are connected, it needs ?force=true.
+        """
+        services, name = self._services, topic_of(request)
+        scalable = self._topics.scalable
+        migration = Migration(self._topics, scalable, services.metadata, services.clock)
+        await migration.migrate(name, flag(request, "force"))
 
     # -- splits and merges by load
 

@@ -37,7 +37,9 @@ _SEGMENT: Final = record(
         "createdAtMs": COUNT,
         "sealedAtMs": WHOLE,
         **fields(TRUTH, "sealed active root leaf legacy"),
+        "legacyTopicName": TEXT,
     },
+    ["legacyTopicName"],
 )
 METADATA: Final = record(
     "ScalableTopicMetadata",
@@ -112,7 +114,7 @@ _REASON_AND_TIMES: Final = ("blockedReason", "lastSplitAt", "lastMergeAt")
 _OPERATION: Final = record(
     "LayoutOperationStats",
     {
-        "operation": choice("split", "merge", "prune"),
+        "operation": choice("split", "merge", "prune", "migrate"),
         "trigger": choice("manual", "auto"),
         "segmentIds": _IDS,
         "status": choice("success", "failure"),
@@ -169,5 +171,5 @@ def _shown(segment: SegmentRecord) -> dict[str, Any]:
         "active": not segment.sealed,
         "root": not segment.parents,
         "leaf": not segment.children,
-        "legacy": False,
+        "legacy": segment.ordinary is not None,
     }

@@ -48,12 +48,15 @@ _RETRY_S: Final = 1.0
 class Doomed:
     """A topic; with `partitions` a partitioned one, with `segments` a scalable one; with
     `subscription` only that subscription.
+
+    `ordinary`: the local names of the topics, or partitions, of which the scalable one was made.
     """
 
     topic: TopicName
     partitions: int = 0
     subscription: str | None = None
     segments: tuple[str, ...] = ()  # the local names of the segments' topics
+    ordinary: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -64,12 +67,15 @@ class Doomed:
     def topics(self) -> list[TopicName]:
         """The topics that contain messages."""
         if self.segments:
-            return [self.topic._replace(domain=SEGMENT, local=each) for each in self.segments]
+            segments = [self.topic._replace(domain=SEGMENT, local=each) for each in self.segments]
+            former = self.topic._replace(domain="persistent")
+            return segments + [former._replace(local=each) for each in self.ordinary]
         return [self.topic.partition_at(i) for i in range(self.partitions)] or [self.topic]
 
     def encode(self) -> bytes:
         fields = [self.topic, self.partitions, self.subscription]
-        return json.dumps([*fields, self.segments] if self.segments else fields).encode()
+        segments = [self.segments, self.ordinary] if self.ordinary else [self.segments]
+        return json.dumps([*fields, *segments] if self.segments else fields).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> "Doomed":
@@ -256,6 +262,9 @@ class Deletions:
                 topics, remove = doomed.topics(), self._topic_storage.remove_topic
                 for at in range(0, len(topics), _AT_ONCE):
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
+                if doomed.ordinary:
+                    ordinary = doomed.topic._replace(domain="persistent")
+                    await self._topic_storage.remove_shared(ordinary, decided)
                 await self._topic_storage.remove_shared(doomed.topic, decided)
             decided()
             await self._metadata.delete(key, stored.version)

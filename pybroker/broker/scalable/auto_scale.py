@@ -136,7 +136,7 @@ def _merges(record: TopicRecord) -> dict[int, int]:
     found: dict[int, int] = {}
     for each in sorted(record.segments.values()):
         before = max((found[parent] for parent in each.parents), default=0)
-        found[each.id] = before + (len(each.parents) > 1)
+        found[each.id] = before + (len(each.parents) > 1 and each.created_epoch > 0)
     return found
 
 

@@ -49,7 +49,7 @@ class Layouts:
         self._feeds: dict[TopicName, _Feed] = {}
         self._tasks = Tasks("layouts")
         topics.tenants.on_partitions(self._changed)
-        topics.scalable.on_change(self._changed)
+        topics.scalable.on_change(self._changed_with_its_namesake)
 
     async def meant(self, name: TopicName) -> TopicName:
         """The topic that a client of the V5 SDK means: the SDK completes short names to
@@ -73,7 +73,10 @@ class Layouts:
             layout = await self._scalable(name, create)
         else:
             partitions = await self._topics.partitions_for_client(name, create)
-            layout = layout_of(name, partitions, self._clock.now_ms())
+            if self._topics.was_migrated(name):  # just now
+                layout = await self._scalable(name.scalable_name, create)
+            else:
+                layout = layout_of(name, partitions, self._clock.now_ms())
         feed = self._feeds.get(name)
         if feed is None:
             feed = self._feeds[name] = _Feed(layout)
@@ -109,6 +112,11 @@ class Layouts:
     async def close(self) -> None:
         self._feeds.clear()
         await self._tasks.close()
+
+    def _changed_with_its_namesake(self, name: TopicName) -> None:
+        """Clients of an ordinary topic go on when it is made scalable."""
+        self._changed(name)
+        self._changed(name._replace(domain="persistent"))
 
     def _changed(self, name: TopicName) -> None:
         feed = self._feeds.get(name)
@@ -154,9 +162,9 @@ class Layouts:
 
     async def _next(self, name: TopicName, feed: _Feed) -> Layout | None:
         """The layout after a change; None if there is none."""
-        if name.domain == SCALABLE:
-            record = await self._topics.scalable.settled(name)
-            layout = scalable_layout(name, record, self._clock.now_ms())
+        if name.domain == SCALABLE or self._topics.was_migrated(name):
+            record = await self._topics.scalable.settled(name.scalable_name)
+            layout = scalable_layout(name.scalable_name, record, self._clock.now_ms())
             return None if layout.says_the_same(feed.layout) else layout
         await self._settled(name, feed.layout.partitions)
         partitions = self._topics.tenants.partitions(name)

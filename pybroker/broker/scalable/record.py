@@ -49,6 +49,7 @@ class SegmentRecord(NamedTuple):
     created_ms: int = 0
     sealed_epoch: int = _NEVER
     sealed_ms: int = _NEVER
+    ordinary: str | None = None  # its topic, if that was an ordinary one
 
     @property
     def sealed(self) -> bool:
@@ -65,6 +66,7 @@ class SegmentRecord(NamedTuple):
             "sealedAtEpoch": self.sealed_epoch,
             "createdAtMs": self.created_ms,
             "sealedAtMs": self.sealed_ms,
+            **({"legacyTopicName": self.ordinary} if self.ordinary is not None else {}),
         }
 
     @classmethod
@@ -79,6 +81,7 @@ class SegmentRecord(NamedTuple):
             said["createdAtMs"],
             said["sealedAtEpoch"],
             said["sealedAtMs"],
+            said.get("legacyTopicName"),
         )
 
 
@@ -90,6 +93,9 @@ class TopicRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscriptions: Mapping[str, str] = field(default_factory=dict)  # those made by name: their type
     auto_scale: Mapping[str, Any] = field(default_factory=dict)  # what the topic has of its own
+    partitions: int | None = (
+        None  # of the ordinary topic that it was, 0: of none; None: it was none
+    )
 
     @property
     def active(self) -> list[SegmentRecord]:
@@ -129,7 +135,8 @@ class TopicRecord:
         }
 
     def encode(self) -> bytes:
-        return json.dumps(self.json() | {"subscriptions": dict(self.subscriptions)}).encode()
+        ours = {"subscriptions": dict(self.subscriptions), "partitions": self.partitions}
+        return json.dumps(self.json() | ours).encode()
 
 
 def decode(value: bytes, name: TopicName) -> TopicRecord:
@@ -144,6 +151,7 @@ def decode(value: bytes, name: TopicName) -> TopicRecord:
             said["properties"],
             said.get("subscriptions", {}),
             said.get("autoScalePolicy") or {},
+            said.get("partitions"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as why:
         raise CorruptStorage(f"the record of {name} cannot be read: {why!r}") from None
@@ -159,6 +167,8 @@ def decode(value: bytes, name: TopicName) -> TopicRecord:
 
 def of_segment(name: TopicName, segment: SegmentRecord) -> TopicName:
     """The segment's topic; `name` is the scalable topic."""
+    if segment.ordinary is not None:
+        return TopicName.parse(segment.ordinary)
     return name.segment(segment.start, segment.end, segment.id)
 
 
@@ -173,6 +183,39 @@ def new_record(count: int, now_ms: int, properties: Mapping[str, str] = _NOTHING
         for index, end in enumerate(ends)
     )
     return TopicRecord(0, count, {each.id: each for each in segments}, dict(properties))
+
+
+def ordinary_parts(name: TopicName, partitions: int) -> list[TopicName]:
+    """The partitions of the ordinary topic with this scalable topic's name, or that topic."""
+    whole = name._replace(domain="persistent")
+    return [whole.partition_at(index) for index in range(partitions)] or [whole]
+
+
+def migrated(
+    name: TopicName, partitions: int, now_ms: int, properties: Mapping[str, str] = _NOTHING
+) -> TopicRecord:
+    """An ordinary topic, made scalable: its parts are sealed, each over all hashes, because keys
+    were divided by another hash. As many segments come after all of them. Raises BadSegments.
+    Source: PIP-475.
+    """
+    parts = ordinary_parts(name, partitions)
+    count = len(parts)
+    if 2 * count > MAX_SEGMENTS:
+        raise BadSegments(
+            f"A topic of {count} partitions cannot be made scalable: at most {MAX_SEGMENTS // 2}"
+        )
+    ids = tuple(range(count, 2 * count))
+    parents = [
+        SegmentRecord(index, 0, HASHES - 1, (), ids, 0, now_ms, 0, now_ms, str(part))
+        for index, part in enumerate(parts)
+    ]
+    parent_ids = tuple(each.id for each in parents)
+    children = [
+        each._replace(id=count + each.id, parents=parent_ids)
+        for each in new_record(count, now_ms).segments.values()
+    ]
+    segments = {each.id: each for each in (*parents, *children)}
+    return TopicRecord(0, 2 * count, segments, dict(properties), partitions=partitions)
 
 
 def split(record: TopicRecord, number: int, now_ms: int) -> TopicRecord:
@@ -225,6 +268,8 @@ def with_auto_scale(record: TopicRecord, policy: Mapping[str, Any] | None) -> To
 
 def sealed_by(record: TopicRecord, segment: SegmentRecord) -> str:
     """The operation that sealed the segment."""
+    if segment.ordinary is not None:
+        return "migrate"
     children = [record.segments[each] for each in segment.children if each in record.segments]
     return "merge" if any(len(each.parents) > 1 for each in children) else "split"
 

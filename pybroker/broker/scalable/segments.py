@@ -59,10 +59,10 @@ async def _inherited(
 ) -> dict[str, Mapping[str, str]]:
     """The durable subscriptions of the parents, with their properties."""
     found: dict[str, Mapping[str, str]] = {}
-    record = records.find(name.partitioned_name)
+    record = records.find(name.scalable_name)
     parents = [] if record is None else [record.segment(number) for number in segment.parents]
     for parent in parents:
-        topic = await topics.get(of_segment(name.partitioned_name, parent), create=True)
+        topic = await topics.get(of_segment(name.scalable_name, parent), create=True)
         assert topic is not None
         for each in topic.subscriptions.values():
             if each.durable:
@@ -96,7 +96,7 @@ async def subscribed(
 
     The last descendants come first: a segment whose children have it has no others to give it to.
     """
-    segment, whole = records.segment(topic.name), topic.name.partitioned_name
+    segment, whole = records.segment(topic.name), topic.name.scalable_name
     record = records.find(whole)
     if segment is None or record is None:
         return

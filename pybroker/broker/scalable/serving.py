@@ -7,6 +7,7 @@ from managed_ledger.storage.backend import KeyAt
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import Ownership
 from pybroker.broker.deletion.deletions import Deletions, Doomed
+from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Tenants
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.policies import Policies
@@ -17,6 +18,7 @@ class ServesTopics(Protocol):
     """`Topics`, which imports this package late."""
 
     tenants: Tenants
+    permissions: Permissions
     ownership: Ownership
     deletions: Deletions
     room: Room

@@ -39,6 +39,7 @@ from pybroker.broker.namespaces.tenants import (
 from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable.auto_scaler import AutoScaler
+from pybroker.broker.scalable.inheriting import inherit
 from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, ScalableMeasures
 from pybroker.broker.scalable.pruning import unneeded
 from pybroker.broker.scalable.record import (
@@ -50,6 +51,7 @@ from pybroker.broker.scalable.record import (
     merged,
     new_record,
     of_segment,
+    ordinary_parts,
     pruned,
     sealed_by,
     split,
@@ -180,10 +182,22 @@ class ScalableTopics:
 
     def segment(self, name: TopicName) -> SegmentRecord | None:
         """What the record says of the segment with this topic; None if it has no such segment."""
-        record = self.find(name.partitioned_name)
-        found = None if record is None else record.segments.get(name.segment_id)
-        is_it = found is not None and of_segment(name.partitioned_name, found) == name
+        if (record := self.find(name.scalable_name)) is None:
+            return None
+        if name.domain != SEGMENT:
+            return next((each for each in record.sealed if each.ordinary == str(name)), None)
+        found = record.segments.get(name.segment_id)
+        is_it = found is not None and of_segment(name.scalable_name, found) == name
         return found if is_it else None
+
+    def check_segment(self, name: TopicName) -> None:
+        """Call before its topic is opened. Raises TopicNotFound."""
+        if self._topics.deletions.concerns(name.scalable_name) or self.segment(name) is None:
+            raise TopicNotFound(f"{name} is no segment: look up {name.scalable_name} again")
+
+    def was_ordinary(self, name: TopicName) -> bool:
+        """Whether it was made of an ordinary topic of its name."""
+        return (record := self.find(name)) is not None and record.partitions is not None
 
     async def settled(self, name: TopicName) -> TopicRecord:
         """The record, once all that it says is in place. Raises TopicNotFound, ServiceNotReady."""
@@ -247,8 +261,7 @@ class ScalableTopics:
             log.warning("%s is deleted in the middle of a change: %s", name, error)
         await self._topics.settled(name)
         check_owned(self._topics.ownership, name)
-        segments = [of_segment(name, each).local for each in self.get(name).segments.values()]
-        await self._topics.delete_all_of(Doomed(name, segments=tuple(segments)), force)
+        await self._topics.delete_all_of(_doomed(name, self.get(name)), force)
         self._forget(name)
 
     # -- change
@@ -258,7 +271,7 @@ class ScalableTopics:
         has one hash or the topic too many segments, NotServedHere.
         """
         now_ms = self._clock.now_ms()
-        with self._noting(name, "split", trigger, (segment,)):
+        with self.noting(name, "split", trigger, (segment,)):
             return await self._replaced(name, lambda now: split(now, segment, now_ms))
 
     async def merge(
@@ -268,11 +281,11 @@ class ScalableTopics:
         not neighbours or the topic has too many segments, NotServedHere.
         """
         now_ms = self._clock.now_ms()
-        with self._noting(name, "merge", trigger, (one, other)):
+        with self.noting(name, "merge", trigger, (one, other)):
             return await self._replaced(name, lambda now: merged(now, one, other, now_ms))
 
     @contextmanager
-    def _noting(
+    def noting(
         self, name: TopicName, operation: str, trigger: str, segments: tuple[int, ...]
     ) -> Iterator[None]:
         status, why, begun_s = FAILURE, None, self._clock.monotonic_s()
@@ -294,8 +307,12 @@ class ScalableTopics:
 
     async def _replaced(self, name: TopicName, change: Change) -> TopicRecord:
         """Returns when the parents are terminated, or after a while: it is decided already."""
-        record = await self.change(name, change)
-        names = (of_segment(name, each) for each in record.sealed)
+        await self.change(name, change)
+        return await self.sealed(name)
+
+    async def sealed(self, name: TopicName) -> TopicRecord:
+        """Returns when the sealed segments are terminated, or after a while."""
+        names = (of_segment(name, each) for each in self.get(name).sealed)
         if sealing := [self._sealing[each] for each in names if each in self._sealing]:
             await asyncio.wait(sealing, timeout=_SEALED_WITHIN_S)
         return self.get(name)
@@ -324,13 +341,13 @@ class ScalableTopics:
 
     def _sealed(self, name: TopicName, took_s: float) -> None:
         if (segment := self.segment(name)) is not None:
-            record = self.get(name.partitioned_name)
+            record = self.get(name.scalable_name)
             self.measures.seals_s.add((sealed_by(record, segment),), took_s)
 
     async def prune(self, name: TopicName, gone: Iterable[int]) -> TopicRecord:
         """Deletes sealed segments with their messages; the caller knows that nobody needs them."""
         numbers = frozenset(gone)
-        with self._noting(name, "prune", "auto", tuple(sorted(numbers))):
+        with self.noting(name, "prune", "auto", tuple(sorted(numbers))):
             return await self.change(name, lambda now: pruned(now, numbers))
 
     async def _prune_again(self) -> None:
@@ -389,6 +406,8 @@ class ScalableTopics:
         """May be repeated."""
         record, stored = self.get(name), self._metadata.get(scalable_key(name))
         assert stored is not None
+        if record.partitions is not None and not self._is_in_place(name, record):
+            await inherit(self._topics, self._metadata, name)
         for each in record.active:
             if each.parents and not has_begun(self._factory, of_segment(name, each)):
                 await self._topics.get(of_segment(name, each), create=True)
@@ -413,9 +432,24 @@ class ScalableTopics:
         """
         prefix = name._replace(domain=SEGMENT).ledger_name + "/"
         kept = {of_segment(name, each) for each in record.segments.values()}
-        for found in map(TopicName.of_ledger, self._factory.names(prefix)):
-            if found.partitioned_name == name and found not in kept:
-                await self._topics.delete_all_of(Doomed(found), True, at)
+        names = map(TopicName.of_ledger, self._factory.names(prefix))
+        gone = [each for each in names if each.partitioned_name == name and each not in kept]
+        for each in gone:
+            await self._topics.delete_all_of(Doomed(each), True, at)
+        if record.partitions is not None:
+            await self._delete_ordinary(name, record.partitions, kept, at)
+
+    async def _delete_ordinary(
+        self, name: TopicName, partitions: int, kept: set[TopicName], at: KeyAt
+    ) -> None:
+        """What is pruned of the topic that it was; the number of partitions goes with the last."""
+        ordinary, parts = name._replace(domain="persistent"), ordinary_parts(name, partitions)
+        if self._topics.tenants.partitions(ordinary) and kept.isdisjoint(parts):
+            await self._topics.delete_all_of(Doomed(ordinary, partitions), True, at)
+            return
+        for each in parts:
+            if each not in kept and self._factory.exists(each.ledger_name):
+                await self._topics.delete_all_of(Doomed(each), True, at)
 
     async def loaded(self, topic: Topic) -> None:
         """Call before a segment serves anybody. Raises TopicNotFound."""
@@ -442,6 +476,16 @@ class ScalableTopics:
     def _is_in_place(self, name: TopicName, record: TopicRecord) -> bool:
         children = (of_segment(name, each) for each in record.active if each.parents)
         return all(has_begun(self._factory, each) for each in children)
+
+
+def _doomed(name: TopicName, record: TopicRecord) -> Doomed:
+    segments = (each for each in record.segments.values() if each.ordinary is None)
+    former = [] if record.partitions is None else ordinary_parts(name, record.partitions)
+    return Doomed(
+        name,
+        segments=tuple(of_segment(name, each).local for each in segments),
+        ordinary=tuple(each.local for each in former),
+    )
 
 
 async def _deserted(topic: Topic) -> None:

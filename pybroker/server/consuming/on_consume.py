@@ -14,7 +14,7 @@ from pybroker.base.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pybroker.base.names import SEGMENT, TopicName, check_client
+from pybroker.base.names import TopicName, check_client
 from pybroker.base.runtime import iso_time
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic, persistent
 from pybroker.broker.persistent.topic import Topic
@@ -141,7 +141,7 @@ async def _subscription(
     subscription = await topic.subscription(
         command.subscription, start, properties, create=may_create
     )
-    if topic.name.domain == SEGMENT:
+    if topics.is_segment(topic.name):
         await topics.scalable.subscribed(topic, subscription, start, late)
     if command.replicate_subscription_state and isinstance(subscription, Subscription):
         await subscription_properties.replicate(subscription.cursor)
@@ -254,9 +254,9 @@ async def seek(session: Connection, command: pb.CommandSeek) -> None:
         await slot.subscription.seek_to_time(command.message_publish_time)
     else:
         raise MetadataError("Message id and message publish time were not present")
-    if slot.topic.name.domain == SEGMENT:
-        whole, subscription = slot.topic.name.partitioned_name, slot.subscription.name
-        await session.services.topics.scalable.rewound(whole, subscription)
+    topics = session.services.topics
+    if topics.is_segment(slot.topic.name):
+        await topics.scalable.rewound(slot.topic.name.scalable_name, slot.subscription.name)
     session.write(commands.success(command.request_id))
 
 

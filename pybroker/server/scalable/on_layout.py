@@ -152,6 +152,8 @@ def _add(dag: pb.ScalableTopicDAG, layout: Layout, segment: Segment) -> None:
     if (record := segment.record) is None:
         added.legacy_topic_name = segment.topic
         return
+    if record.ordinary is not None:
+        added.legacy_topic_name = record.ordinary
     added.parent_ids.extend(record.parents)
     added.child_ids.extend(record.children)
     added.created_at_epoch, added.created_at_ms = record.created_epoch, record.created_ms

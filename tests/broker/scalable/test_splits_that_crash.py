@@ -1,11 +1,11 @@
 """A split or a merge that is interrupted at any step: it has happened as a whole, or not at all."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from mortal_backend import Mortal
 from topics_world import World
 from virtual_loop import run_virtually
 
@@ -20,52 +20,6 @@ from pybroker.broker.scalable.record import of_segment
 
 ORDERS = any_topic("topic://public/default/orders")
 Change = Callable[[World], Awaitable[Any]]
-
-
-class Mortal:
-    """A backend whose process dies before the n-th change of metadata: nothing is written then."""
-
-    def __init__(self, backend: Any, steps: int) -> None:
-        self._backend = backend
-        self._left = steps
-        self.counting = False
-        self.died = False
-        self.metadata: Any = Metadata(backend.metadata, self._passes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def append(self, *args: Any, **options: Any) -> bool:
-        if self.died:
-            args[4](StorageFailed("the broker has died"))
-            return False
-        return bool(self._backend.append(*args, **options))
-
-    def _passes(self) -> bool:
-        self._left -= self.counting
-        self.died = self.died or self._left < 0
-        return not self.died
-
-
-class Metadata:
-    def __init__(self, metadata: Any, passes: Callable[[], bool]) -> None:
-        self._metadata = metadata
-        self._passes = passes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._metadata, name)
-
-    def put(self, *args: Any, **options: Any) -> Any:
-        return self._metadata.put(*args, **options) if self._passes() else _failed()
-
-    def delete(self, *args: Any, **options: Any) -> Any:
-        return self._metadata.delete(*args, **options) if self._passes() else _failed()
-
-
-def _failed() -> "asyncio.Future[Any]":
-    failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    failed.set_exception(StorageFailed("the broker has died"))
-    return failed
 
 
 async def segment(world: World, number: int) -> Topic:

@@ -44,6 +44,7 @@ SCALABLE: Final = (
     Command("list", "<namespace> [-p|--property Map]", run=_list),
     Command("create", f"{_PLACE} [-s|--segments Integer] [-p|--property Map]", f"PUT {_T}",
             lambda o: dict(o.property or ()), {"numInitialSegments": "segments"}),
+    Command("migrate", f"{_PLACE} [-f|--force]", f"POST {_T}/migrate", query={"force": "force"}),
     Command("get-metadata", _PLACE, f"GET {_T}"),
     Command("stats", _PLACE, f"GET {_T}/stats"),
     Command("segment-stats", "<segment>", run=_segment_stats),

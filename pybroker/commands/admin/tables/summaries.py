@@ -72,6 +72,7 @@ _OF_GROUPS: Final = {
     "scalable-topics get-metadata": "show a scalable topic's segments",
     "scalable-topics list": "list a namespace's scalable topics",
     "scalable-topics merge-segments": "merge two segments with adjacent ranges",
+    "scalable-topics migrate": "make an ordinary topic a scalable one",
     "scalable-topics remove-auto-scale-policy": "let the namespace's policy decide on splits and merges",
     "scalable-topics set-auto-scale-policy": "set when a topic is split and merged by its load",
     "scalable-topics seek": "move a subscription on all segments to a time (ms)",

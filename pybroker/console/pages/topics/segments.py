@@ -1,11 +1,12 @@
 """Draws where a topic's segments come from. Down the drawing runs the range of hashes, from left to
 right the epochs of the layout: a segment is as long as it was active, and its children begin where
-it ends. Epochs in which no segment came or went take no room.
+it ends. Epochs in which no segment came or went take no room. The partitions of a topic that was
+made scalable are drawn before the first epoch, one above the other, though each had all hashes.
 
 Lengths are shares of the drawing's width; heights are in pixels.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ class Drawing:
 def drawing(segments: Iterable[Mapping[str, Any]], backlogs: Mapping[int, int]) -> Drawing:
     """`segments` are those of the record as the admin API shows it."""
     every = sorted(segments, key=lambda each: each["segmentId"])
+    former = [each["segmentId"] for each in every if each["legacy"]]
+    every = [_side_by_side(each, former) if each["legacy"] else each for each in every]
     times = {each["createdAtEpoch"] for each in every} | {
         each["sealedAtEpoch"] for each in every if each["sealed"]
     }
@@ -53,6 +56,16 @@ def drawing(segments: Iterable[Mapping[str, Any]], backlogs: Mapping[int, int]) 
     boxes = tuple(_box(each, columns, len(epochs), width, backlogs) for each in shown)
     places = tuple((epoch, _percent(place / width)) for epoch, place in columns.items())
     return Drawing(boxes, places, len(every) - len(shown))
+
+
+def _side_by_side(segment: Mapping[str, Any], former: Sequence[int]) -> Mapping[str, Any]:
+    width, place = _HASHES // len(former), former.index(segment["segmentId"])
+    end = _HASHES - 1 if place == len(former) - 1 else (place + 1) * width - 1
+    return {
+        **segment,
+        "createdAtEpoch": segment["createdAtEpoch"] - 1,
+        "hashRange": {"start": place * width, "end": end},
+    }
 
 
 def _end(segment: Mapping[str, Any], last: int, columns: Mapping[int, int]) -> int:
@@ -82,12 +95,14 @@ def _box(
         f"{top + height / 2 + 4:.1f}",
         f"{height:.1f}",
         kind,
-        f"Segment {segment['segmentId']}, {range_of(segment)}, {kind}, backlog {count(waits)}",
+        f"Segment {segment['segmentId']}, {_what(segment)}, {kind}, backlog {count(waits)}",
         height >= _LABEL_HEIGHT,
     )
 
 
-def range_of(segment: Mapping[str, Any]) -> str:
+def _what(segment: Mapping[str, Any]) -> str:
+    if segment["legacy"]:
+        return str(segment["legacyTopicName"])
     hashes = segment["hashRange"]
     return f"{hashes['start']:04x}-{hashes['end']:04x}"
 

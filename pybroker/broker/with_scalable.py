@@ -1,0 +1,74 @@
+"""What topics have of scalable ones: nothing of these is loaded before the first is used.
+
+An ordinary topic that was made scalable (migrated) has become the first segments of that topic,
+each sealed, under the names that it had. Once these are pruned, nobody can create the ordinary
+topic again: clients of 4.x would publish to a topic that the others do not know.
+"""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.base.configuration.config import BrokerConfig
+from pybroker.base.errors import TopicTerminated
+from pybroker.base.names import SEGMENT, TopicName
+from pybroker.base.runtime import Clock
+from pybroker.broker.namespaces.tenants import Conflict, Tenants
+from pybroker.broker.namespaces.usable_names import check_creatable
+from pybroker.broker.persistent.topic_services import TopicServices
+
+if TYPE_CHECKING:
+    from pybroker.broker.scalable.serving import ServesTopics
+    from pybroker.broker.scalable.topics import ScalableTopics
+
+
+class WithScalable:
+    """A part of `Topics`."""
+
+    tenants: Tenants
+    _factory: ManagedLedgerFactory
+    _services: TopicServices
+    _clock: Clock
+    _config: BrokerConfig
+
+    @cached_property
+    def scalable(self) -> "ScalableTopics":
+        """Loaded at its first use."""
+        from pybroker.broker.scalable.topics import ScalableTopics
+
+        metadata, config = self._services.metadata, self._config
+        interval_s = config.scalable_topic_auto_scale_interval_seconds
+        topics = cast("ServesTopics", self)
+        return ScalableTopics(topics, self._factory, metadata, self._clock, interval_s)
+
+    @property
+    def has_scalable(self) -> bool:
+        return "scalable" in self.__dict__
+
+    def is_segment(self, name: TopicName) -> bool:
+        """Whether it is, or was, a segment of a scalable topic."""
+        return name.domain == SEGMENT or self.was_migrated(name)
+
+    def was_migrated(self, name: TopicName) -> bool:
+        """Whether the ordinary topic, or the one of this partition, was made scalable."""
+        if name.domain != "persistent":
+            return False
+        whole = name.scalable_name
+        return self.tenants.has_scalable_topic(whole) and self.scalable.was_ordinary(whole)
+
+    def check_not_migrated(self, name: TopicName) -> None:
+        """Raises Conflict."""
+        if self.was_migrated(name):
+            raise Conflict(
+                f"{name} was made scalable: it is a part of {name.scalable_name} now",
+                f"use {name.scalable_name} instead",
+            )
+
+    def check_creatable(self, name: TopicName) -> None:
+        """Raises NotAllowed, NotFound, TopicNotFound; TopicTerminated for what was migrated."""
+        if self.was_migrated(name):
+            raise TopicTerminated(
+                f"{name} was made scalable, and takes no more messages: open "
+                f"{name.scalable_name} with a client of the V5 SDK"
+            )
+        check_creatable(self._config, self.tenants, name)
