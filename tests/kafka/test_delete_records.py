@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka_batches import batch_records, split_batches
 from kafka_produce import (
     FETCH,
     LIST_OFFSETS,
@@ -21,9 +22,8 @@ from raw_kafka import RawKafka
 
 from pybroker.base.names import TopicName
 from pybroker.client import Client, InitialPosition
-from pybroker.kafka.conversion.to_pulsar import batch_records
 from pybroker.kafka.errors import ErrorCode
-from pybroker.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, checked, split_batches
+from pybroker.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, checked
 from pybroker.testing import RunningBroker, broker
 
 CREATE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS = 19, 21, 44

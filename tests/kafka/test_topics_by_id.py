@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from kafka_batches import batch_records
 from kafka_produce import FETCH, METADATA, PRODUCE, batch, create, fetch_body, produce_body
 from raw_kafka import RawKafka
 
 from pybroker.kafka import topics
-from pybroker.kafka.conversion.to_pulsar import batch_records
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.names import KafkaNames
 from pybroker.kafka.topic_ids import TopicIds

@@ -121,7 +121,9 @@ async def test_a_producer_whose_session_was_let_go_is_told_which(world: World) -
     shared, connection, told = Shared(world), Connection(), list[str]()
     connection.close_producer = lambda producer, reason: told.append(reason)  # type: ignore[method-assign]
     connection.producers[1] = Sends(Mock(), Mock(), Mock(properties={}))
-    connection.producers[1].session = await shared.sessions.join(connection, claim("first"))
+    connection.producers[1].transactional_session = await shared.sessions.join(
+        connection, claim("first")
+    )
     shared.sessions.let_go()
     await asyncio.sleep(0.1)
     (reason,) = told
