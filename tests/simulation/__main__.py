@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
-for folder in (HERE.parents[1], HERE.parent / "bookkeeper", HERE):
+for folder in (HERE.parents[1], HERE.parent / "bookkeeper", HERE.parent / "support", HERE):
     sys.path.insert(0, str(folder))
 
 import features  # noqa: E402
