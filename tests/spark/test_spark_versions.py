@@ -32,6 +32,9 @@ OF_SEVERAL_BATCHES: Final = (
     "test_a_query_without_its_checkpoint_goes_on_at_the_cursor",
     "test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state",
     "test_each_message_once_though_the_broker_dies_before_a_commit",
+    "test_sqlite_has_each_row_once_though_the_broker_dies_before_a_commit",
+    "test_a_jdbc_database_has_each_row_once_though_the_broker_dies_before_a_commit",
+    "test_exactly_once_across_splits_and_merges",
     "test_a_sorted_frame_is_published_in_its_order",
     # Before 4.2 the first batch takes everything, because it may be the only one.
     "test_without_options_a_trigger_is_limited",
