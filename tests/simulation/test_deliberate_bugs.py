@@ -125,7 +125,7 @@ CASES = {
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "topics-commit-in-an-order-of-their-own": Case("COMMIT ORDER", 1, ENDS_AT_ONCE),
     "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 1, ("succession",)),
-    "trimmed-ones-hold-back": Case("STILL OPEN", 36, ("returning producers", "unloads")),
+    "trimmed-ones-hold-back": Case("STILL OPEN", 216, ("returning producers", "unloads")),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 20, ("truncating",)),
     "uncommitted-reads-stick": Case("STUCK", 6, ("isolation",)),
