@@ -20,7 +20,7 @@ CASES = {
     "each-counts-its-coordinators": (("unlike settings",), 1, "STUCK"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
     "few-copies-for-ever": (("absent bookies",), 2, "FEW COPIES"),
-    "forgotten-logs-stay": (("copying", "restless bundles"), 18, "STUCK"),
+    "forgotten-logs-stay": (("copying", "restless bundles"), 32, "STUCK"),
     "former-bundles-stay": (("administration",), 1, "LEFT"),
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
