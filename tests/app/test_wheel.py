@@ -16,8 +16,9 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pybroker", "managed_ledger")
 
 
-MAX_BYTES = 2 * 2**20  # without the modules for several brokers; a tenth are those for Kafka
+MAX_BYTES = 2 * 2**20  # without the modules for several brokers and for Kafka's clients
 MAX_CLUSTER_BYTES = 250_000
+MAX_KAFKA_BYTES = 250_000
 OF_CLUSTERS = (
     *("pybroker/cluster/", "pybroker/moving/", "pybroker/formats/"),
     *("pybroker/handing_over/", "pybroker/admin/over_brokers/"),
@@ -70,16 +71,22 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
     assert built(tmp_path).read_bytes() == wheel.read_bytes()
 
 
+def bytes_of(archive: zipfile.ZipFile, *folders: str) -> int:
+    return sum(
+        each.compress_size + _HEADERS + 2 * len(each.filename)
+        for each in archive.infolist()
+        if each.filename.startswith(folders)
+    )
+
+
 def test_the_wheel_is_small_and_typed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        of_clusters = sum(
-            each.compress_size + _HEADERS + 2 * len(each.filename)
-            for each in archive.infolist()
-            if each.filename.startswith(OF_CLUSTERS)
-        )
-    assert wheel.stat().st_size - of_clusters < MAX_BYTES
+        of_clusters = bytes_of(archive, *OF_CLUSTERS)
+        of_kafka = bytes_of(archive, "pybroker/kafka/")
+    assert wheel.stat().st_size - of_clusters - of_kafka < MAX_BYTES
     assert of_clusters < MAX_CLUSTER_BYTES
+    assert of_kafka < MAX_KAFKA_BYTES
     assert {"pybroker/py.typed", "managed_ledger/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
 
