@@ -291,12 +291,13 @@ def _requests_of(route: Route, first: bool) -> Iterator[Request]:
             continue
         names = list(route.param_convertors)
         sensible = {name: _SENSIBLE_PARTS.get(name, "0") for name in names}
+        usual = b'{"waitMs": 0}' if route.path.endswith("/receive") else b""  # not a long poll
         for extreme in names:
             for part in _PARTS.values():
-                yield Request(method, _path(route, sensible | {extreme: part}), b"")
+                yield Request(method, _path(route, sensible | {extreme: part}), usual)
         path = _path(route, sensible)
         for query in ("force=true", "force=" + "x" * 10_000, "perPartition=%ff", "x=" * 10_000):
-            yield Request(method, f"{path}?{query}", b"")
+            yield Request(method, f"{path}?{query}", usual)
         if method in ("PUT", "POST", "DELETE"):
             for body in (*_BODIES.values(), *_objects()):
                 yield Request(method, path, body)
