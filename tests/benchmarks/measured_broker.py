@@ -2,6 +2,7 @@
 
 import re
 import time
+import urllib.request
 from pathlib import Path
 
 from pybroker.testing.broker_process import BrokerProcess
@@ -25,6 +26,12 @@ class MeasuredBroker(BrokerProcess):
         """User and system time of all threads so far, exact to the microsecond."""
         # As clock_getcpuclockid(3): the id of another process's CPU-time clock.
         return time.clock_gettime(~self.pid << 3 | 2)
+
+    def metrics(self) -> str:
+        """The text of /metrics as it is now, not as it was when somebody else asked."""
+        time.sleep(1.1)  # answers are cached for a second
+        with urllib.request.urlopen(f"{self.admin_url}/metrics") as answer:
+            return str(answer.read().decode())
 
     def resident_mb(self) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text()

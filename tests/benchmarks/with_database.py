@@ -7,7 +7,6 @@ the same transaction. So what one commit has more is what the broker syncs more.
 import re
 import sqlite3
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,5 @@ def _measured(broker: MeasuredBroker, commit: Commit, count: int) -> tuple[float
 
 
 def _syncs(broker: MeasuredBroker) -> float:
-    time.sleep(1.1)  # answers are cached for a second
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics") as answer:
-        found = SYNCS.search(answer.read().decode())
+    found = SYNCS.search(broker.metrics())
     return 0.0 if found is None else float(found[1])

@@ -130,8 +130,7 @@ class Asker:
 
     def __init__(self, admin_url: str) -> None:
         self._address = urlsplit(admin_url).netloc
-        # Some requests wait for messages. What fails later is in the log, which is looked at, too.
-        self._connection = http.client.HTTPConnection(self._address, timeout=1)
+        self._connection = http.client.HTTPConnection(self._address, timeout=30)
 
     def ask(self, request: extremes.Request) -> int:
         """The status of the answer; 0 if the broker closed the connection without one."""

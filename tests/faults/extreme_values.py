@@ -291,7 +291,8 @@ def _requests_of(route: Route, first: bool) -> Iterator[Request]:
             continue
         names = list(route.param_convertors)
         sensible = {name: _SENSIBLE_PARTS.get(name, "0") for name in names}
-        usual = b'{"waitMs": 0}' if route.path.endswith("/receive") else b""  # not a long poll
+        polls = route.path.endswith("/receive")
+        usual = b'{"waitMs": 0}' if polls else b""
         for extreme in names:
             for part in _PARTS.values():
                 yield Request(method, _path(route, sensible | {extreme: part}), usual)
@@ -299,14 +300,14 @@ def _requests_of(route: Route, first: bool) -> Iterator[Request]:
         for query in ("force=true", "force=" + "x" * 10_000, "perPartition=%ff", "x=" * 10_000):
             yield Request(method, f"{path}?{query}", usual)
         if method in ("PUT", "POST", "DELETE"):
-            for body in (*_BODIES.values(), *_objects()):
+            for body in (*_BODIES.values(), *_objects({"waitMs": 0} if polls else {})):
                 yield Request(method, path, body)
 
 
-def _objects() -> Iterator[bytes]:
+def _objects(more: dict[str, int]) -> Iterator[bytes]:
     for key in _KEYS:
         for value in _JSON_VALUES:
-            yield json.dumps({"ledgerId": 0, "entryId": 0} | {key: value}).encode()
+            yield json.dumps({"ledgerId": 0, "entryId": 0} | more | {key: value}).encode()
 
 
 def _path(route: Route, parts: dict[str, str]) -> str:
