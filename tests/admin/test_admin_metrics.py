@@ -93,6 +93,8 @@ def test_a_split_of_a_scalable_topic_is_counted(scraped: Scrape) -> None:
         ('request_type="subscribe",operation_status="success"}', 1),
         ('_leaderless_count{cluster="standalone"}', 0),
         ('_segment_unwritable_count{cluster="standalone"}', 0),
+        ('_entry_bucket_draining_count{cluster="standalone"}', 0),
+        ('entry_bucket_violation="unstamped_batch"}', 1),
     ):
         assert f"{labels} {value}" in said, said
     assert scraped.values["pulsar_scalable_topic_controller_count"] == 1

@@ -68,6 +68,21 @@ def test_segments_are_split_and_merged(admin: httpx.Client, scalable: str) -> No
     assert record["segments"]["4"]["parentIds"] == [3, 1] and record["epoch"] == 2
 
 
+def test_a_segment_gets_another_number_of_entry_buckets(admin: httpx.Client, scalable: str) -> None:
+    rebucket, count = f"{S}/{scalable}/rebucket/0", {"bucketCount": 4}
+    assert admin.post(rebucket, params=count).status_code == 204
+    record = admin.get(f"{S}/{scalable}").json()
+    assert record["segments"]["2"]["entryBucketSplits"] == [16384, 32768, 49152]
+    assert record["segments"]["2"]["hashRange"] == record["segments"]["0"]["hashRange"]
+    stats = admin.get(f"{S}/{scalable}/stats").json()
+    assert stats["layout"]["segments"]["2"]["entryBuckets"] == 4
+    assert stats["layout"]["lastOperation"]["operation"] == "rebucket"
+    assert stats["autoScale"]["lastRebucketAt"] == stats["layout"]["lastOperation"]["at"]
+    refused(admin.post(rebucket, params=count), 409, "sealed")
+    refused(admin.post(f"{S}/{scalable}/rebucket/2", params=count), 412, "4 entry buckets already")
+    refused(admin.post(f"{S}/{scalable}/rebucket/2"), 400, "add ?bucketCount")
+
+
 def test_a_topic_has_an_auto_scale_policy_of_its_own_over_its_namespace_s(
     admin: httpx.Client, namespace: str, scalable: str
 ) -> None:
@@ -100,6 +115,8 @@ def test_a_topic_has_an_auto_scale_policy_of_its_own_over_its_namespace_s(
         ("/merge/1/9", 404, "no segment 9"),
         ("/merge/1/0", 409, "sealed"),
         ("/merge/2/1", 412, "no neighbours"),
+        ("/rebucket/9?bucketCount=4", 404, "no segment 9"),
+        ("/rebucket/1?bucketCount=1025", 412, "1 to 1024 entry buckets"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_with_the_reason(

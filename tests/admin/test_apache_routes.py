@@ -45,6 +45,7 @@ OURS: Final = {
     ("GET", "/admin/v2/scalable/{}/{}/{}/segments/{}/stats"),
     ("POST", "/admin/v2/scalable/{}/{}/{}/split/{}"),
     ("POST", "/admin/v2/scalable/{}/{}/{}/merge/{}/{}"),
+    ("POST", "/admin/v2/scalable/{}/{}/{}/rebucket/{}"),
     ("POST", "/admin/v2/scalable/{}/{}/{}/migrate"),
     *((verb, "/admin/v2/scalable/{}/{}/{}/subscriptions/{}") for verb in ("PUT", "DELETE")),
     ("POST", "/admin/v2/scalable/{}/{}/{}/subscriptions/{}/seek"),

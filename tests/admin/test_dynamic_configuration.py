@@ -21,7 +21,12 @@ PATH = "/admin/v2/brokers/configuration"
 TOPIC = "persistent://public/default/t"
 # A fallback of policies that is read only at the start: the interval of the housekeeper's rounds.
 READ_ONCE = {"broker_delete_inactive_topics_frequency_seconds"}
-OF_NO_POLICY = {"prepare_transaction_roles", "max_prepared_transactions_per_principal"}
+OF_NO_POLICY = {
+    "prepare_transaction_roles",
+    "max_prepared_transactions_per_principal",
+    "scalable_topic_entry_bucket_budget",
+    "scalable_topic_entry_bucket_max_per_segment",
+}
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ REFUSED: Final = {
     ("scalable-topics", "migrate"): "exists already",
     ("scalable-topics", "split-segment"): "There is no segment 7",
     ("scalable-topics", "merge-segments"): "There is no segment 7",
+    ("scalable-topics", "rebucket"): "There is no segment 7",
     ("scalable-topics", "grant-permission"): "authorizationEnabled",
     ("scalable-topics", "revoke-permission"): "not set at the topic level",
     ("kafka-groups", "list"): "start it --kafka",

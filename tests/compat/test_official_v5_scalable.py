@@ -169,6 +169,37 @@ def test_a_producer_goes_on_while_its_segments_are_split_and_merged(
     producer.close()
 
 
+def test_stream_consumers_share_one_segment_by_its_entry_buckets(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    topic = Scalable(broker, 1)
+    alone = v5.stream(topic.name, "shared")
+    values = publish(v5, topic.name, "a ")
+    first = [v5.receive(alone) for _ in values]
+    assert [message.value() for message in first] == values
+    alone.acknowledgeCumulative(first[-1].id())
+    consumers = [alone, v5.stream(topic.name, "shared")]
+    values = publish(v5, topic.name, "b ")
+    read: list[list[str]] = [[], []]
+    for turn in range(200):
+        if sum(map(len, read)) == MESSAGES:
+            break
+        consumer, own = consumers[turn % 2], read[turn % 2]
+        if (message := v5.receive(consumer, 0.3)) is not None:
+            own.append(message.value())
+            consumer.acknowledgeCumulative(message.id())
+    assert sorted(read[0] + read[1]) == values and all(read), "both have a part of the keys"
+    stats = topic.ask("GET", "/stats")
+    assert stats["layout"]["segments"]["0"]["entryBuckets"] == 4
+    topic.ask("POST", "/rebucket/0", bucketCount=8)
+    values = publish(v5, topic.name, "c ")
+    consumers[1].close()
+    assert sorted(v5.values(alone, MESSAGES)) == values
+    metrics = httpx.get(f"{broker.admin_url}/metrics").text
+    assert "entry_bucket_violation_total{" not in metrics, "all entries are within one bucket"
+    alone.close()
+
+
 def test_a_queue_consumer_that_is_away_during_a_split_gets_everything(
     v5: V5Client, broker: RunningBroker
 ) -> None:

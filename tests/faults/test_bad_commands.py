@@ -227,7 +227,7 @@ MANY = [pb.KeyValue(key="", value="")] * 1001
                 "subType": pb.CommandSubscribe.Key_Shared,
                 "keySharedMeta": pb.KeySharedMeta(
                     keySharedMode=pb.STICKY,
-                    hashRanges=[pb.IntRange(start=n, end=n) for n in range(1001)],
+                    hashRanges=[pb.IntRange(start=n, end=n) for n in range(1025)],
                 ),
             },
         ),

@@ -37,7 +37,7 @@ class Scalable:
         self._ask(lambda scalable: scalable.merge(self.key, one, other))
 
     def prune(self) -> Any:
-        return self._ask(lambda scalable: scalable.prune_unneeded(self.key))
+        return self._ask(lambda scalable: scalable.pruner.prune_unneeded(self.key))
 
     def delete(self, force: bool = False) -> None:
         self._ask(lambda scalable: scalable.delete(self.key, force))

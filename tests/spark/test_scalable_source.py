@@ -58,7 +58,7 @@ class Orders:
         self.change(lambda scalable, key: scalable.merge(key, one, other))
 
     def prune(self):
-        return self.change(lambda scalable, key: scalable.prune_unneeded(key))
+        return self.change(lambda scalable, key: scalable.pruner.prune_unneeded(key))
 
     def delete(self):
         self.change(lambda scalable, key: scalable.delete(key, True))

@@ -11,7 +11,7 @@ from kafka_produce import batch, create, produce
 from prometheus_client.parser import text_string_to_metric_families
 from raw_client import RawClient
 from raw_kafka import RawKafka
-from v5_raw import join, next_layout, watch_layout
+from v5_raw import join, next_layout, share_by_buckets, watch_layout
 
 import pybroker.testing
 from pybroker.client import Client, NotAllowed
@@ -22,6 +22,7 @@ TOPIC = "public/default/orders"
 _NAME = f"persistent://{TOPIC}"
 _TYPED = "persistent://public/default/typed"
 _SCALABLE = "topic://public/default/scalable"
+_SEGMENT = "segment://public/default/scalable/0000-7fff-1"
 _PASSING = "non-persistent://public/default/passing"
 _OFFSET_COMMIT = 8
 
@@ -99,6 +100,11 @@ def _use_a_scalable_topic(broker: RunningBroker, admin: httpx.Client) -> None:
         join(raw, _SCALABLE)
         assert admin.post(f"{path}/split/0").status_code == 204
         next_layout(raw)
+        share_by_buckets(raw, _SEGMENT, [(0, 32767), (32768, 65535)])
+        raw.flow(1)
+        raw.create_producer(_SEGMENT)
+        raw.publish(b"x", 0, num_messages_in_batch=2)
+        raw.receive(pb.BaseCommand.MESSAGE)
 
 
 def scrape(broker: RunningBroker) -> Scrape:
@@ -108,5 +114,6 @@ def scrape(broker: RunningBroker) -> Scrape:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append(sample.labels)
-            values[sample.name] = sample.value
+            if not sample.labels.get("topic", "").startswith("segment://"):
+                values[sample.name] = sample.value
     return Scrape(text, samples, values)

@@ -1,6 +1,6 @@
 """Commands of the V5 SDK over a raw connection."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raw_client import RawClient
@@ -66,6 +66,28 @@ def segments_of(answer: Any) -> Sequence[int]:
     """The ids of an assignment's segments."""
     assert answer.HasField("assignment"), answer
     return [each.segment_id for each in answer.assignment.segments]
+
+
+def share_by_buckets(
+    raw: RawClient,
+    topic: str,
+    ranges: Iterable[tuple[int, int]],
+    consumer_id: int = 1,
+    name: str = "",
+    mode: Any = pb.STICKY,
+) -> Any:
+    """The answer to a subscription of one who shares a segment."""
+    meta = pb.KeySharedMeta(keySharedMode=mode, entry_bucket_dispatch=True)
+    for start, end in ranges:
+        meta.hashRanges.add(start=start, end=end)
+    return raw.subscribe(
+        topic,
+        consumer_id,
+        subscription="s",
+        subType=pb.CommandSubscribe.Key_Shared,
+        consumer_name=name,
+        keySharedMeta=meta,
+    )
 
 
 def watch_coordinators(raw: RawClient, watch_id: int = 1) -> Any:

@@ -17,6 +17,7 @@ ROWS: Final = (
 pulsar_scalable_topic_controller_count | controllers | Scalable topics that this broker controls.
 pulsar_scalable_topic_segment_blocked_count | controllers | Segments that groups of stream consumers get once their ancestors are drained.
 pulsar_scalable_topic_leaderless_count | controllers | Scalable topics of this broker whose last change could not be carried out yet; the log says why.
+pulsar_scalable_topic_entry_bucket_draining_count | dispatch | Entry buckets that wait until their former consumer has acknowledged what it holds.
 pulsar_scalable_topic_segment_unwritable_count | records | Active segments in memory that take no messages, because somebody has terminated them.
 """,
     ),
@@ -45,14 +46,14 @@ pulsar_scalable_topic_watch_session_count | watches | Clients' watches of layout
         "counter",
         "operation operation_trigger operation_status",
         """
-pulsar_scalable_topic_layout_operation_total | records | Splits, merges and prunings since the start.
+pulsar_scalable_topic_layout_operation_total | records | Splits, merges, rebuckets and prunings since the start.
 """,
     ),
     *rows(
         "histogram",
         "operation operation_status",
         """
-pulsar_scalable_topic_layout_operation_duration_seconds | records | How long splits, merges and prunings took.
+pulsar_scalable_topic_layout_operation_duration_seconds | records | How long splits, merges, rebuckets and prunings took.
 """,
     ),
     *rows(
@@ -85,6 +86,13 @@ pulsar_scalable_topic_segment_load_report_total | auto-scaling | Measurements of
     ),
     *rows(
         "counter",
+        "entry_bucket_violation",
+        """
+pulsar_scalable_topic_entry_bucket_violation_total | dispatch | Entries for consumers that share a segment whose keys may be in several entry buckets, so their order is not kept.
+""",
+    ),
+    *rows(
+        "counter",
         "rebalance_reason",
         """
 pulsar_scalable_topic_rebalance_total | controllers | Divisions of segments among a group's members since the start.
@@ -110,6 +118,7 @@ def add_scalable(exposition: Exposition, services: AdminServices) -> None:
     exposition.add(f"{_P}segment_blocked_count", measures.blocked())
     exposition.add(f"{_P}leaderless_count", scalable.taking_over())
     exposition.add(f"{_P}segment_unwritable_count", scalable.unwritable())
+    exposition.add(f"{_P}entry_bucket_draining_count", scalable.draining_buckets())
     for state, count in scalable.segment_states().items():
         exposition.add(f"{_P}segment_count", count, exposition.labels(segment_state=state))
     for state, count in measures.consumers().items():
@@ -121,6 +130,9 @@ def add_scalable(exposition: Exposition, services: AdminServices) -> None:
             operation=operation, operation_trigger=trigger, operation_status=status
         )
         exposition.add(f"{_P}layout_operation_total", count, labels)
+    for violation, count in measures.violations.items():
+        labels = exposition.labels(entry_bucket_violation=violation)
+        exposition.add(f"{_P}entry_bucket_violation_total", count, labels)
     for reason, count in measures.rebalances.items():
         labels = exposition.labels(rebalance_reason=reason)
         exposition.add(f"{_P}rebalance_total", count, labels)

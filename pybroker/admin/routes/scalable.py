@@ -1,4 +1,4 @@
-"""Scalable topics: list, create, delete, split, merge, subscriptions, permissions, statistics."""
+"""Scalable topics: list, create, delete, change, subscriptions, permissions, statistics."""
 
 from typing import Any, Final
 
@@ -83,6 +83,13 @@ class ScalableRoutes:
             ),
             route(
                 "POST",
+                f"{SCALABLE_TOPIC}/rebucket/{{segment:int}}",
+                self.rebucket,
+                query={"bucketCount": whole(1)},
+                refuses=(409,),
+            ),
+            route(
+                "POST",
                 f"{SCALABLE_TOPIC}/migrate",
                 self.migrate,
                 query=flags("force"),
@@ -162,6 +169,16 @@ class ScalableRoutes:
         one, other = request.path_params["segment"], request.path_params["other"]
         await self._topics.scalable.merge(topic_of(request), one, other)
 
+    async def rebucket(self, request: Request) -> None:
+        """A segment of the same range, with ?bucketCount entry buckets, takes the place of an
+        active segment. So many stream consumers can share it.
+        """
+        if asked(request, "bucketCount") is None:
+            raise HTTPException(400, "No number of entry buckets given: add ?bucketCount=…")
+        buckets = number(request, "bucketCount", 1)
+        segment = request.path_params["segment"]
+        await self._topics.scalable.rebucket(topic_of(request), segment, buckets)
+
     async def migrate(self, request: Request) -> None:
         """Makes the ordinary topic of this name, partitioned or not, a scalable one. Clients of the
         V5 SDK go on; while others are connected, it needs ?force=true.
@@ -171,14 +188,14 @@ class ScalableRoutes:
         migration = Migration(self._topics, scalable, services.metadata, services.clock)
         await migration.migrate(name, flag(request, "force"))
 
-    # -- splits and merges by load
+    # -- splits, merges and rebuckets by load
 
     async def policy(self, request: Request) -> Any:
         """What the topic has of its own, or nothing."""
         return dict(self._topics.scalable.get(topic_of(request)).auto_scale) or None
 
     async def set_policy(self, request: Request) -> None:
-        """When segments are split and merged; what is left out is the namespace's."""
+        """When segments are split, merged and rebucketed; what is left out is the namespace's."""
         await self._set_policy(request, AUTO_SCALE.check(await read_json(request)))
 
     async def remove_policy(self, request: Request) -> None:

@@ -10,7 +10,6 @@ from pybroker.base.json_schema import (
     TEXT,
     TRUTH,
     WHOLE,
-    Schema,
     choice,
     fields,
     list_of,
@@ -36,6 +35,7 @@ _SEGMENT: Final = record(
         "sealedAtEpoch": WHOLE,
         "createdAtMs": COUNT,
         "sealedAtMs": WHOLE,
+        "entryBucketSplits": _IDS,
         **fields(TRUTH, "sealed active root leaf legacy"),
         "legacyTopicName": TEXT,
     },
@@ -106,15 +106,11 @@ _WHOLE_SUBSCRIPTION: Final = record(
 )
 
 
-def _nothing(names: str) -> dict[str, Schema]:
-    return fields({"type": "null"}, names)
-
-
-_REASON_AND_TIMES: Final = ("blockedReason", "lastSplitAt", "lastMergeAt")
+_REASON_AND_TIMES: Final = ("blockedReason", "lastSplitAt", "lastMergeAt", "lastRebucketAt")
 _OPERATION: Final = record(
     "LayoutOperationStats",
     {
-        "operation": choice("split", "merge", "prune", "migrate"),
+        "operation": choice("split", "merge", "rebucket", "prune", "migrate"),
         "trigger": choice("manual", "auto"),
         "segmentIds": _IDS,
         "status": choice("success", "failure"),
@@ -131,7 +127,6 @@ STATS: Final = record(
             {
                 "policy": AUTO_SCALE.check.gives,
                 **{each: or_null(TEXT) for each in _REASON_AND_TIMES},
-                **_nothing("lastRebucketAt"),
             },
         ),
         "layout": record(

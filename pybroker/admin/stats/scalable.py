@@ -50,7 +50,7 @@ def scalable_stats(
             "blockedReason": scalable.auto_scaler.blocked(name),
             "lastSplitAt": _at("split", last),
             "lastMergeAt": _at("merge", last),
-            "lastRebucketAt": None,
+            "lastRebucketAt": _at("rebucket", last),
         },
         "layout": {
             "epoch": record.epoch,
@@ -107,7 +107,7 @@ def _subscription(stats: Stats) -> Stats:
         "msgRateOut": stats["msgRateOut"],
         "byteRateOut": stats["msgThroughputOut"],
         "blocked": stats["blockedSubscriptionOnUnackedMsgs"],
-        "drainingBuckets": 0,
+        "drainingBuckets": stats.get("drainingHashesCount", 0),
         "consumerCount": len(stats["consumers"]),
     }
 
@@ -126,7 +126,7 @@ def _layout_segment(name: TopicName, segment: SegmentRecord, stats: Stats) -> St
         }
         | {"ageSeconds": 0.0},
         "terminated": stats["terminated"],
-        "entryBuckets": 1,
+        "entryBuckets": segment.buckets,
         "ownerBroker": stats["ownerBroker"],
     }
 

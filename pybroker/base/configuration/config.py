@@ -125,6 +125,9 @@ class BrokerConfig:
     scalable_topic_auto_scale_interval_seconds: int = 60
     scalable_topic_max_segments: int = 64
     scalable_topic_min_segments: int = 1
+    scalable_topic_entry_bucket_budget: int = 4  # of a new topic, over all its segments
+    scalable_topic_entry_bucket_max_per_segment: int = 1024
+    scalable_topic_rebucket_cooldown_seconds: int = 60
     scalable_topic_max_dag_depth: int = 10  # merges in the lineage of a segment
     scalable_topic_split_cooldown_seconds: int = 60
     scalable_topic_split_vs_rebucket_min_msg_rate_in_threshold: float = 1000.0

@@ -196,9 +196,13 @@ class StickyRanges:
 
 def check_same_mode(consumer: Consumer, policy: KeySharedPolicy) -> None:
     """Raises ConsumerAssignError if a consumer requests another way to split the ring."""
-    mode = (consumer.request.key_shared or KeySharedPolicy()).mode
-    if mode is not policy.mode:
+    wanted = consumer.request.key_shared or KeySharedPolicy()
+    if (wanted.mode, wanted.by_entry_buckets) != (policy.mode, policy.by_entry_buckets):
         raise ConsumerAssignError(
-            f"Consumer {consumer.name} is {mode.name}, but the connected consumers are "
-            f"{policy.mode.name}: use the same Key_Shared policy"
+            f"Consumer {consumer.name} is {_way(wanted)}, but the connected consumers are "
+            f"{_way(policy)}: use the same Key_Shared policy"
         )
+
+
+def _way(policy: KeySharedPolicy) -> str:
+    return f"{policy.mode.name} by entry buckets" if policy.by_entry_buckets else policy.mode.name

@@ -21,6 +21,7 @@ from pybroker.broker.dispatch.delivery import (
     Delivery,
     EntryIds,
 )
+from pybroker.broker.dispatch.entry_buckets import EntryBuckets
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of, slot_of_origin
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
@@ -74,7 +75,8 @@ class KeySharedDispatcher(SharedDispatcher):
         """
         super().__init__(reader, counts, limits, delays, resume)
         self._policy = policy or KeySharedPolicy()
-        self._ring = split_by(self._policy, consistent)
+        self._ring = ring = split_by(self._policy, consistent)
+        self._slot_of = ring.slot_of_entry if isinstance(ring, EntryBuckets) else slot_of_entry
         self._in_flight = SlotsInFlight()
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
@@ -103,6 +105,10 @@ class KeySharedDispatcher(SharedDispatcher):
                 waiting = len(self._draining.get(slot, ()))
                 found[holder].append(DrainingSlot(slot, entries, waiting))
         return found
+
+    @property
+    def draining_buckets(self) -> int:
+        return len(self._moved) if self._policy.by_entry_buckets else 0
 
     # -- consumers
 
@@ -223,7 +229,7 @@ class KeySharedDispatcher(SharedDispatcher):
     def _route(self, delivery: Delivery, budget: dict[Consumer, int]) -> None:
         taken: dict[Consumer, tuple[list[int], list[int]]] = {}  # indexes and slots
         for index, entry in enumerate(delivery.entries):
-            slot = slot_of_entry(entry)
+            slot = self._slot_of(entry)
             owner = self._ring.owner(slot)
             if owner is None or not self._can_take(owner, slot, budget):
                 self._wait(Position(delivery.ledger_id, delivery.entry_ids[index]), slot, owner)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from pybroker.base.errors import ConsumerAssignError
+from pybroker.broker.dispatch.entry_buckets import EntryBuckets
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, HashRing, StickyRanges
 from pybroker.broker.subscriptions.consumer import Consumer, KeySharedMode, KeySharedPolicy
 
@@ -52,11 +53,13 @@ class SplitRanges:
             start = key + 1
 
 
-Split = HashRing | SplitRanges | StickyRanges
+Split = HashRing | SplitRanges | StickyRanges | EntryBuckets
 
 
 def split_by(policy: KeySharedPolicy, consistent: bool) -> Split:
     """`consistent`: subscriptionKeySharedUseConsistentHashing."""
+    if policy.violations is not None:
+        return EntryBuckets(policy.violations)
     if policy.mode is KeySharedMode.STICKY:
         return StickyRanges()
     return HashRing() if consistent else SplitRanges()

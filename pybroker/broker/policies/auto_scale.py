@@ -16,11 +16,12 @@ from pybroker.broker.policies.kinds import (
 from pybroker.broker.policies.policy import Key, Level, Policy, Record
 
 _COUNTS: Final = "maxSegments minSegments"
-_TIMES: Final = "splitCooldownSeconds mergeCooldownSeconds mergeWindowSeconds"
+_TIMES: Final = (
+    "splitCooldownSeconds rebucketCooldownSeconds mergeCooldownSeconds mergeWindowSeconds"
+)
 _MESSAGES: Final = "MsgRateIn MsgRateOut"  # per second
 _BYTES: Final = "BytesRateIn BytesRateOut"
 _CONSUMERS: Final = "splitVsRebucketMinMsgRateInThreshold"
-_NO_BUCKETS: Final = "segments have no entry buckets"
 
 
 def contradiction(policy: Mapping[str, Any]) -> str | None:
@@ -57,7 +58,7 @@ _KINDS: Final = (
     (truth, ["enabled"]),
     (whole(1), _COUNTS.split()),
     (whole(), ["maxDagDepth"]),
-    (whole(0, LONG), [*_TIMES.split(), "rebucketCooldownSeconds", *_thresholds(_BYTES)]),
+    (whole(0, LONG), [*_TIMES.split(), *_thresholds(_BYTES)]),
     (_RATE, [_CONSUMERS, *_thresholds(_MESSAGES)]),
 )
 
@@ -71,8 +72,7 @@ _FIELDS: Final = {name: check for check, names in _KINDS for name in names}
 AUTO_SCALE: Final = Policy[Record](
     "scalableTopicAutoScalePolicy",
     record(together=_sound, **{name: (check, None) for name, check in _FIELDS.items()}),
-    {name: _key(name) for name in _FIELDS if not name.startswith("rebucket")},
+    {name: _key(name) for name in _FIELDS},
     Level("scalableTopicAutoScalePolicy", "scalableTopicAutoScalePolicy"),
-    off_fields={"rebucketCooldownSeconds": _NO_BUCKETS},
     merged=True,
 )

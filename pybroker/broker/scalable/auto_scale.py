@@ -1,15 +1,14 @@
-"""Which segment to split, or which two to merge, by their load. Nothing here waits or measures.
+"""Which segment to split, which two to merge, or which to rebucket, by their load and consumers.
+Nothing here waits or measures.
 
-    more consumers in a group than segments   split the busiest, if it is busy enough
+    more consumers in a group than segments   split the busiest, if it is busy enough; otherwise, if
+                                              they are more than all entry buckets, rebucket
     a segment above a split threshold         split the one that is furthest above
     two neighbours below all merge thresholds, for a while, that no consumer needs: merge the
                                               two that have least to do
 
-The first that applies is done. A split or merge has to wait for a while after the last of either,
-which the record tells, so a new owner of the topic knows it, too. Source: PIP-483.
-
-Differs: Apache Pulsar gives consumers that outnumber the segments a part of a segment, if that has
-too little to do for a split. Here they wait.
+The first that applies is done. A change has to wait for a while after the last one, which the
+record tells, so a new owner of the topic knows it, too. Source: PIP-483, PIP-486.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from pybroker.broker.scalable.buckets import USUAL_LIMITS
 from pybroker.broker.scalable.record import SegmentRecord, TopicRecord
 
 Policy = Mapping[str, Any]  # a complete one
@@ -38,11 +38,13 @@ class Situation:
     cold_s: Mapping[int, float]  # for how long segments have been below all merge thresholds
     consumers: int  # of the largest group
     now_ms: int
+    most_buckets: int = USUAL_LIMITS.most  # of a segment
 
 
 class Change(NamedTuple):
     segments: tuple[int, ...]  # one is to be split, two are to be merged
     why: str
+    buckets: int | None = None  # all are to be rebucketed
 
 
 class Nothing(NamedTuple):
@@ -74,8 +76,8 @@ def next_change(now: Situation, policy: Policy) -> Change | Nothing:
     if (wanted := _split(now, policy)) is not None:
         if (full := _no_room(now, policy)) is None:
             return _when_cool(now, policy["splitCooldownSeconds"], wanted)
-        return _merge(now, policy) or Nothing(f"{wanted.why}, but {full}")
-    return _merge(now, policy) or _IDLE
+        return _rebucket(now, policy) or _merge(now, policy) or Nothing(f"{wanted.why}, but {full}")
+    return _rebucket(now, policy) or _merge(now, policy) or _IDLE
 
 
 def _split(now: Situation, policy: Policy) -> Change | None:
@@ -94,6 +96,21 @@ def _split(now: Situation, policy: Policy) -> Change | None:
     if above > 1:
         return Change((most,), f"segment {most} has {above:.1f} times the load of a split")
     return None
+
+
+def _rebucket(now: Situation, policy: Policy) -> Change | Nothing | None:
+    """All segments get the same number of buckets, a power of two, so that there is one for each
+    consumer.
+    """
+    active = now.record.active
+    if not active or now.consumers <= sum(each.buckets for each in active):
+        return None
+    wanted = min(1 << (-(-now.consumers // len(active)) - 1).bit_length(), now.most_buckets)
+    few = tuple(each.id for each in active if each.buckets < wanted)
+    if not few:
+        return None
+    why = f"{now.consumers} consumers share {len(active)} segments, which need {wanted} buckets"
+    return _when_cool(now, policy["rebucketCooldownSeconds"], Change(few, why, wanted))
 
 
 def _above(load: Load, policy: Policy) -> float:
@@ -148,5 +165,5 @@ def _when_cool(now: Situation, cooldown_s: int, change: Change) -> Change | Noth
 
 
 def _changed_ms(segment: SegmentRecord) -> int:
-    """When a split or merge made it; 0: it was there from the beginning."""
+    """When a change made it; 0: it was there from the beginning."""
     return segment.created_ms if segment.created_epoch else 0

@@ -17,6 +17,7 @@ from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.auto_scale import AUTO_SCALE, contradiction
 from pybroker.broker.scalable.auto_scale import Change, Load, Situation, is_cold, next_change
+from pybroker.broker.scalable.buckets import BucketLimits
 from pybroker.broker.scalable.measures import FAILURE, SUCCESS, ScalableMeasures
 from pybroker.broker.scalable.record import TopicRecord, of_segment
 from pybroker.broker.scalable.serving import ServesTopics
@@ -30,10 +31,15 @@ log = logging.getLogger(__name__)
 class Scales(Protocol):
     measures: ScalableMeasures
 
+    @property
+    def bucket_limits(self) -> BucketLimits: ...
     def owned(self) -> Iterable[TopicName]: ...
     def find(self, name: TopicName) -> TopicRecord | None: ...
     async def split(self, name: TopicName, segment: int, trigger: str) -> TopicRecord: ...
     async def merge(self, name: TopicName, one: int, other: int, trigger: str) -> TopicRecord: ...
+    async def rebucket(
+        self, name: TopicName, segment: int, buckets: int, trigger: str
+    ) -> TopicRecord: ...
 
 
 @dataclass(slots=True)
@@ -145,9 +151,9 @@ class AutoScaler:
             return
         now_s = self._clock.monotonic_s()
         cold_s = {number: now_s - since_s for number, since_s in watched.cold_since_s.items()}
-        situation = Situation(
-            record, watched.loads, cold_s, self.consumers(name), self._clock.now_ms()
-        )
+        most = self._scalable.bucket_limits.most
+        consumers, now_ms = self.consumers(name), self._clock.now_ms()
+        situation = Situation(record, watched.loads, cold_s, consumers, now_ms, most)
         change = next_change(situation, policy)
         watched.blocked = None if isinstance(change, Change) else change.why
         if isinstance(change, Change):
@@ -158,7 +164,10 @@ class AutoScaler:
         log.info("%s: %s", name, change.why)
         try:
             one, other = change.segments[0], change.segments[-1]
-            if other != one:
+            if change.buckets is not None:
+                for each in change.segments:
+                    await self._scalable.rebucket(name, each, change.buckets, trigger="auto")
+            elif other != one:
                 await self._scalable.merge(name, one, other, trigger="auto")
             else:
                 await self._scalable.split(name, one, trigger="auto")

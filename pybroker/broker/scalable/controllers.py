@@ -13,12 +13,13 @@ topic's layouts for outdated ones, and what the group has drained is not in the 
 
 Only an Exclusive consumer of a segment makes its cursor move, so a segment has one reader even if
 two consumers believe that it is theirs: the newcomer's SUBSCRIBE is refused until the other closes.
+A segment that is shared has Key_Shared consumers, among which dispatch divides its entry buckets.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -28,7 +29,7 @@ from pybroker.base.errors import PulsarError, TooManyRequests
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Tasks
 from pybroker.broker.brokers.ownership import Bundle, NotServedHere, Ownership, check_owned
-from pybroker.broker.scalable.assignment import assigned
+from pybroker.broker.scalable.assignment import assigned, shared_by_several
 from pybroker.broker.scalable.drains import FindsTopics, assignable, awaited, newly_drained
 from pybroker.broker.scalable.layout import Layout, Segment
 from pybroker.broker.scalable.layouts import Layouts
@@ -57,6 +58,10 @@ class GroupKey(NamedTuple):
 class Assignment(NamedTuple):
     epoch: int  # of the layout
     segments: tuple[Segment, ...]
+    shared: frozenset[int] = frozenset()  # the segments that others have, too
+
+
+_NOTHING: Final = Assignment(-1, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +73,7 @@ class Member:
     name: str
     told: Callable[[Assignment], None]
     disconnect: Callable[[str], None]
-    has: tuple[Segment, ...] = ()
+    has: Assignment = _NOTHING
     away: asyncio.TimerHandle | None = None  # set while its connection is lost
 
 
@@ -103,12 +108,14 @@ class _Group:
             return
         ordered = self.key.kind == STREAM
         segments = assignable(self.layout, self.drained) if ordered else self.layout.segments
-        shares = assigned(segments, self.members)
+        shares = assigned(segments, self.members, self.drained, sharing=ordered)
+        shared = shared_by_several(shares)
         for name, member in list(self.members.items()):
-            before, member.has = member.has, shares[name]
+            before = member.has
+            member.has = Assignment(self.layout.epoch, shares[name], shared)
             hears = member is not silent and member.away is None
             if hears and (anew or _told(before) != _told(member.has)):
-                member.told(Assignment(self.layout.epoch, member.has))
+                member.told(member.has)
 
     @property
     def blocked(self) -> int:
@@ -181,8 +188,7 @@ class Controllers:
             self._measures.rebalances["consumer_joined"] += 1
             self._auto_scaler.consumers_changed(key.topic)
             self._look_again(group)
-            assert group.layout is not None
-            return Assignment(group.layout.epoch, member.has)
+            return member.has
         finally:
             group.joining -= 1
             self._forget_unused(group)
@@ -289,9 +295,12 @@ class Controllers:
         self._groups.clear()
 
 
-def _told(segments: Iterable[Segment]) -> list[tuple[object, ...]]:
+def _told(of: Assignment) -> list[tuple[object, ...]]:
     """What a client hears of its segments."""
-    return [(each.id, each.hash_start, each.hash_end, each.topic) for each in segments]
+    return [
+        (each.id, each.hash_start, each.hash_end, each.topic, each.id in of.shared)
+        for each in of.segments
+    ]
 
 
 def _back(member: Member) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
+from pybroker.broker.scalable.buckets import HASHES, Splits
 from pybroker.broker.scalable.record import (
-    HASHES,
     MAX_SEGMENTS,
     SegmentRecord,
     TopicRecord,
@@ -33,6 +33,10 @@ class Segment(NamedTuple):
     @property
     def parents(self) -> tuple[int, ...]:
         return () if self.record is None else self.record.parents
+
+    @property
+    def bucket_splits(self) -> Splits:
+        return () if self.record is None else self.record.splits
 
     @property
     def birth(self) -> tuple[int, int] | None:

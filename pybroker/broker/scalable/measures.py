@@ -59,6 +59,7 @@ class ScalableMeasures:
     takeovers_s: Durations = field(default_factory=Durations)  # by status
     requests_s: Durations = field(default_factory=Durations)  # of clients, by type, status
     loads: Counter[str] = field(default_factory=Counter)  # looked at, by status
+    violations: Counter[str] = field(default_factory=Counter)  # of entry buckets, by reason
     rebalances: Counter[str] = field(default_factory=Counter)  # by reason
     updates: Counter[str] = field(default_factory=Counter)  # told to watches, by status
     consumers: Callable[[], Counter[str]] = _nobody  # of groups, by state

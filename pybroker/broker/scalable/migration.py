@@ -69,7 +69,8 @@ class Migration:
         if not force:
             self._check_clients(name, partitions)
         properties = tenants.partitioned_properties(ordinary) if partitions else {}
-        record = migrated(name, partitions, self._clock.now_ms(), properties)
+        limits = self._scalable.bucket_limits
+        record = migrated(name, partitions, self._clock.now_ms(), properties, limits)
         stored = self._metadata.get(partitions_key(ordinary)) if partitions else None
         only_while = None if stored is None else KeyAt(partitions_key(ordinary), stored.version)
         try:

@@ -5,11 +5,87 @@ subscription has acknowledged everything. Its ancestors go first: a subscription
 there, and has nothing to read here, must know that this segment's children come later.
 """
 
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.base.errors import PulsarError, TopicNotFound
 from pybroker.base.names import TopicName
+from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable.record import SegmentRecord, TopicRecord, of_segment
 from pybroker.broker.scalable.segments import LoadsTopics, has_begun
+from pybroker.broker.scalable.serving import ServesTopics
+
+_PRUNE_EVERY_S: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Prunes(Protocol):
+    async def settled(self, name: TopicName) -> TopicRecord: ...
+    async def prune(self, name: TopicName, gone: Iterable[int]) -> TopicRecord: ...
+
+
+class Pruner:
+    """Deletes, from time to time, what is no longer needed of topics with sealed segments."""
+
+    def __init__(
+        self, scalable: Prunes, topics: ServesTopics, factory: ManagedLedgerFactory, clock: Clock
+    ) -> None:
+        self._scalable = scalable
+        self._topics = topics
+        self._factory = factory
+        self._clock = clock
+        self._with_sealed: dict[TopicName, None] = {}
+        self._pruning = False
+        self._tasks = Tasks("pruning")
+
+    def add(self, name: TopicName) -> None:
+        """The topic has sealed segments."""
+        self._with_sealed[name] = None
+        if not self._pruning:
+            self._pruning = True
+            self._tasks.start(self._prune_again(), "prune")
+
+    def forget(self, name: TopicName) -> None:
+        self._with_sealed.pop(name, None)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _prune_again(self) -> None:
+        """While topics have sealed segments."""
+        try:
+            while self._with_sealed:
+                await asyncio.sleep(_PRUNE_EVERY_S)
+                for name in list(self._with_sealed):
+                    del self._with_sealed[name]
+                    await self._prune_what_can_be(name)
+        finally:
+            self._pruning = False
+
+    async def _prune_what_can_be(self, name: TopicName) -> None:
+        try:
+            if self._topics.ownership.owns(name):
+                await self.prune_unneeded(name)
+        except TopicNotFound:
+            return  # deleted meanwhile
+        except (PulsarError, ManagedLedgerError) as error:
+            log.warning("%s is pruned later: %s", name, error)
+            self._with_sealed[name] = None
+
+    async def prune_unneeded(self, name: TopicName) -> list[int]:
+        """Deletes the sealed segments that nobody needs any more; returns their numbers."""
+        record, now_ms = await self._scalable.settled(name), self._clock.now_ms()
+        if gone := await unneeded(self._topics, self._factory, name, record, now_ms):
+            record = await self._scalable.prune(name, gone)
+        if record.sealed:
+            self._with_sealed[name] = None
+        return gone
 
 
 async def unneeded(

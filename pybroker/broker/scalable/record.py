@@ -1,6 +1,6 @@
 """The record of a scalable topic: its segments, and how they come from each other.
 
-    ACTIVE ──split, merge──▶ SEALED ──pruned──▶ gone
+    ACTIVE ──split, merge, rebucket──▶ SEALED ──pruned──▶ gone
        └──── its children are ACTIVE in the same record
 
 The active segments divide the range of hashes among them, always. A record is a value: each change
@@ -18,8 +18,16 @@ from managed_ledger.errors import CorruptStorage
 from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.broker.namespaces.tenants import Conflict
+from pybroker.broker.scalable.buckets import (
+    HASHES,
+    USUAL_LIMITS,
+    BucketLimits,
+    Splits,
+    are_sound,
+    at_first,
+    equal_buckets,
+)
 
-HASHES: Final = 65_536
 MAX_SEGMENTS: Final = 10_000  # of one topic: a layout is sent in one command
 ACTIVE: Final = "ACTIVE"
 SEALED: Final = "SEALED"
@@ -50,6 +58,11 @@ class SegmentRecord(NamedTuple):
     sealed_epoch: int = _NEVER
     sealed_ms: int = _NEVER
     ordinary: str | None = None  # its topic, if that was an ordinary one
+    splits: Splits = ()  # where its entry buckets begin, except the first
+
+    @property
+    def buckets(self) -> int:
+        return len(self.splits) + 1
 
     @property
     def sealed(self) -> bool:
@@ -66,6 +79,7 @@ class SegmentRecord(NamedTuple):
             "sealedAtEpoch": self.sealed_epoch,
             "createdAtMs": self.created_ms,
             "sealedAtMs": self.sealed_ms,
+            "entryBucketSplits": list(self.splits),
             **({"legacyTopicName": self.ordinary} if self.ordinary is not None else {}),
         }
 
@@ -82,6 +96,7 @@ class SegmentRecord(NamedTuple):
             said["sealedAtEpoch"],
             said["sealedAtMs"],
             said.get("legacyTopicName"),
+            tuple(said.get("entryBucketSplits") or ()),
         )
 
 
@@ -158,6 +173,9 @@ def decode(value: bytes, name: TopicName) -> TopicRecord:
     if found := list(gaps(record)):
         raise CorruptStorage(f"the record of {name} cannot be read: no segment has {found[:3]}")
     for each in segments:
+        if not are_sound(each.splits):
+            sentence = f"segment {each.id} has buckets that begin at {each.splits[:10]}"
+            raise CorruptStorage(f"the record of {name} cannot be read: {sentence}")
         for parent in each.parents:
             if parent not in record.segments or parent >= each.id:
                 sentence = f"segment {each.id} cannot come from {parent}"
@@ -172,14 +190,19 @@ def of_segment(name: TopicName, segment: SegmentRecord) -> TopicName:
     return name.segment(segment.start, segment.end, segment.id)
 
 
-def new_record(count: int, now_ms: int, properties: Mapping[str, str] = _NOTHING) -> TopicRecord:
+def new_record(
+    count: int,
+    now_ms: int,
+    properties: Mapping[str, str] = _NOTHING,
+    limits: BucketLimits = USUAL_LIMITS,
+) -> TopicRecord:
     """`count` segments of equal ranges; the last takes the rest. Raises BadSegments."""
     if not 1 <= count <= MAX_SEGMENTS:
         raise BadSegments(f"A topic has 1 to {MAX_SEGMENTS} segments at first, not {count}")
-    width = HASHES // count
+    width, splits = HASHES // count, at_first(count, limits)
     ends = [*(width * (index + 1) - 1 for index in range(count - 1)), HASHES - 1]
     segments = (
-        SegmentRecord(index, index * width, end, created_ms=now_ms)
+        SegmentRecord(index, index * width, end, created_ms=now_ms, splits=splits)
         for index, end in enumerate(ends)
     )
     return TopicRecord(0, count, {each.id: each for each in segments}, dict(properties))
@@ -192,7 +215,11 @@ def ordinary_parts(name: TopicName, partitions: int) -> list[TopicName]:
 
 
 def migrated(
-    name: TopicName, partitions: int, now_ms: int, properties: Mapping[str, str] = _NOTHING
+    name: TopicName,
+    partitions: int,
+    now_ms: int,
+    properties: Mapping[str, str] = _NOTHING,
+    limits: BucketLimits = USUAL_LIMITS,
 ) -> TopicRecord:
     """An ordinary topic, made scalable: its parts are sealed, each over all hashes, because keys
     were divided by another hash. As many segments come after all of them. Raises BadSegments.
@@ -212,24 +239,33 @@ def migrated(
     parent_ids = tuple(each.id for each in parents)
     children = [
         each._replace(id=count + each.id, parents=parent_ids)
-        for each in new_record(count, now_ms).segments.values()
+        for each in new_record(count, now_ms, limits=limits).segments.values()
     ]
     segments = {each.id: each for each in (*parents, *children)}
     return TopicRecord(0, 2 * count, segments, dict(properties), partitions=partitions)
 
 
 def split(record: TopicRecord, number: int, now_ms: int) -> TopicRecord:
-    """Two halves take the segment's place. Raises NoSuchSegment, Conflict, BadSegments."""
+    """Two halves take the segment's place, each with half of its buckets. Raises NoSuchSegment,
+    Conflict, BadSegments.
+    """
     parent = _active(record, number)
     if parent.start == parent.end:
         raise BadSegments(f"Segment {number} has one hash, {parent.start}: it cannot be split")
-    middle = (parent.start + parent.end) // 2
-    return _replaced(record, [parent], [(parent.start, middle), (middle + 1, parent.end)], now_ms)
+    middle, splits = (parent.start + parent.end) // 2, equal_buckets(max(1, parent.buckets // 2))
+    halves = [_Successor(parent.start, middle, splits), _Successor(middle + 1, parent.end, splits)]
+    return _replaced(record, [parent], halves, now_ms)
 
 
-def merged(record: TopicRecord, one: int, other: int, now_ms: int) -> TopicRecord:
-    """One segment takes the place of two neighbours. Raises NoSuchSegment, Conflict,
-    BadSegments.
+def merged(
+    record: TopicRecord,
+    one: int,
+    other: int,
+    now_ms: int,
+    limits: BucketLimits = USUAL_LIMITS,
+) -> TopicRecord:
+    """One segment takes the place of two neighbours, with as many buckets as both. Raises
+    NoSuchSegment, Conflict, BadSegments.
     """
     low, high = sorted((_active(record, one), _active(record, other)), key=lambda each: each.start)
     if low.end + 1 != high.start:
@@ -237,7 +273,27 @@ def merged(record: TopicRecord, one: int, other: int, now_ms: int) -> TopicRecor
             f"Segments {one} and {other} are no neighbours: their ranges are {_range(low)} and "
             f"{_range(high)}"
         )
-    return _replaced(record, [low, high], [(low.start, high.end)], now_ms)
+    splits = equal_buckets(min(low.buckets + high.buckets, limits.most))
+    return _replaced(record, [low, high], [_Successor(low.start, high.end, splits)], now_ms)
+
+
+def rebucketed(
+    record: TopicRecord,
+    number: int,
+    buckets: int,
+    now_ms: int,
+    limits: BucketLimits = USUAL_LIMITS,
+) -> TopicRecord:
+    """A segment of the same range, with another number of buckets, takes the segment's place.
+    Raises NoSuchSegment, Conflict, BadSegments.
+    """
+    parent = _active(record, number)
+    if not 1 <= buckets <= limits.most:
+        raise BadSegments(f"A segment has 1 to {limits.most} entry buckets, not {buckets}")
+    if buckets == parent.buckets:
+        raise BadSegments(f"Segment {number} has {buckets} entry buckets already")
+    successor = _Successor(parent.start, parent.end, equal_buckets(buckets))
+    return _replaced(record, [parent], [successor], now_ms)
 
 
 def pruned(record: TopicRecord, gone: Collection[int]) -> TopicRecord:
@@ -271,35 +327,48 @@ def sealed_by(record: TopicRecord, segment: SegmentRecord) -> str:
     if segment.ordinary is not None:
         return "migrate"
     children = [record.segments[each] for each in segment.children if each in record.segments]
-    return "merge" if any(len(each.parents) > 1 for each in children) else "split"
+    if any(len(each.parents) > 1 for each in children):
+        return "merge"
+    return "split" if len(segment.children) > 1 else "rebucket"
+
+
+class _Successor(NamedTuple):
+    start: int
+    end: int
+    splits: Splits
 
 
 def _replaced(
     record: TopicRecord,
     parents: list[SegmentRecord],
-    ranges: list[tuple[int, int]],
+    successors: list[_Successor],
     now_ms: int,
 ) -> TopicRecord:
     """The parents are sealed by the record that has their children: one cannot be without the
     other.
     """
-    if len(record.segments) + len(ranges) > MAX_SEGMENTS:
+    if len(record.segments) + len(successors) > MAX_SEGMENTS:
         raise BadSegments(
             f"The topic has {len(record.segments)} segments with the sealed ones, and may have "
             f"{MAX_SEGMENTS}: consume the sealed ones, so that they can be pruned"
         )
     epoch, first = record.epoch + 1, record.next_id
-    ids, parent_ids = tuple(range(first, first + len(ranges))), tuple(each.id for each in parents)
+    ids, parent_ids = (
+        tuple(range(first, first + len(successors))),
+        tuple(each.id for each in parents),
+    )
     sealed = {
         each.id: each._replace(children=ids, sealed_epoch=epoch, sealed_ms=now_ms)
         for each in parents
     }
     made = {
-        number: SegmentRecord(number, *bounds, parent_ids, (), epoch, now_ms)
-        for number, bounds in zip(ids, ranges, strict=True)
+        number: SegmentRecord(
+            number, each.start, each.end, parent_ids, (), epoch, now_ms, splits=each.splits
+        )
+        for number, each in zip(ids, successors, strict=True)
     }
     segments = {**record.segments, **sealed, **made}
-    return replace(record, epoch=epoch, next_id=first + len(ranges), segments=segments)
+    return replace(record, epoch=epoch, next_id=first + len(successors), segments=segments)
 
 
 def _active(record: TopicRecord, number: int) -> SegmentRecord:

@@ -1,6 +1,6 @@
 """Scalable topics: created, found, changed, deleted. The record decides; then it is carried out.
 
-    split, merge    the record, with compare-and-set: the parents are sealed and have children
+    a change        the record, with compare-and-set: the parents are sealed and have children
                     children are loaded: they begin with the subscriptions of their parents
                     clients hear of the new layout; producers go from the parents to the children
                     parents are terminated, so that they take no more messages
@@ -39,9 +39,10 @@ from pybroker.broker.namespaces.tenants import (
 from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable.auto_scaler import AutoScaler
+from pybroker.broker.scalable.buckets import BucketLimits
 from pybroker.broker.scalable.inheriting import inherit
 from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, ScalableMeasures
-from pybroker.broker.scalable.pruning import unneeded
+from pybroker.broker.scalable.pruning import Pruner
 from pybroker.broker.scalable.record import (
     ACTIVE,
     SEALED,
@@ -53,6 +54,7 @@ from pybroker.broker.scalable.record import (
     of_segment,
     ordinary_parts,
     pruned,
+    rebucketed,
     sealed_by,
     split,
 )
@@ -68,7 +70,6 @@ Change = Callable[[TopicRecord], TopicRecord]
 _LOOKS: Final = 100
 _LOOK_EVERY_S: Final = 0.1
 _KNOWN: Final = 10_000
-_PRUNE_EVERY_S: Final = 60.0
 # Producers leave a parent when they hear of its children; that long, and no longer, it stays open.
 _LEAVE_WITHIN_S: Final = 1.0
 _LEFT_EVERY_S: Final = 0.01
@@ -94,12 +95,11 @@ class ScalableTopics:
         self._known: dict[TopicName, tuple[Versioned, TopicRecord]] = {}
         self._in_place: dict[TopicName, int] = {}  # the epoch that has been carried out
         self._taking_over: dict[TopicName, None] = {}  # until their records are carried out
-        self._with_sealed: dict[TopicName, None] = {}
         self._sealing: dict[TopicName, asyncio.Task[None]] = {}
-        self._pruning = False
         self._rewound: list[Rewound] = []
         self._last: dict[TopicName, dict[str, Operation]] = {}  # since it is carried out here
         self.auto_scaler = AutoScaler(self, topics, clock, auto_scale_interval_s)
+        self.pruner = Pruner(self, topics, factory, clock)
         self.measures = ScalableMeasures()
         self._tasks = Tasks("scalable topics")
         topics.ownership.on_change(lambda _: None, self._goes)
@@ -110,8 +110,9 @@ class ScalableTopics:
             self._forget(name)
 
     def _forget(self, name: TopicName) -> None:
-        for known in (self._in_place, self._taking_over, self._with_sealed, self._last):
+        for known in (self._in_place, self._taking_over, self._last):
             known.pop(name, None)
+        self.pruner.forget(name)
 
     def on_change(self, changed: Changed) -> None:
         """`changed` is called when a topic's record was written or deleted."""
@@ -127,7 +128,16 @@ class ScalableTopics:
 
     async def close(self) -> None:
         await self.auto_scaler.close()
+        await self.pruner.close()
         await self._tasks.close()
+
+    @property
+    def bucket_limits(self) -> BucketLimits:
+        config = self._topics.policies.config
+        return BucketLimits(
+            config.scalable_topic_entry_bucket_budget,
+            config.scalable_topic_entry_bucket_max_per_segment,
+        )
 
     def owned(self) -> list[TopicName]:
         """The topics whose record this broker carries out."""
@@ -151,12 +161,23 @@ class ScalableTopics:
 
     def unwritable(self) -> int:
         """The number of active segments in memory that take no messages: somebody ended them."""
-        found = 0
+        return sum(part.terminated for part in self._serving(lambda record: record.active))
+
+    def draining_buckets(self) -> int:
+        """The number of entry buckets that wait until their former consumers are done."""
+        found = (
+            each.key_shared
+            for part in self._serving(lambda record: record.segments.values())
+            for each in part.subscriptions.values()
+        )
+        return sum(each.draining_buckets for each in found if each is not None)
+
+    def _serving(self, of: Callable[[TopicRecord], Iterable[SegmentRecord]]) -> Iterator[Topic]:
+        """The topics in memory of these segments of owned topics."""
         for name in self.owned():
             if (record := self.find(name)) is not None:
-                parts = (self._topics.serving(of_segment(name, each)) for each in record.active)
-                found += sum(part is not None and part.terminated for part in parts)
-        return found
+                parts = (self._topics.serving(of_segment(name, each)) for each in of(record))
+                yield from filter(None, parts)
 
     # -- find
 
@@ -233,7 +254,8 @@ class ScalableTopics:
         without its namespace, NotServedHere.
         """
         refuse_internal(name)
-        record = new_record(segments, self._clock.now_ms(), properties or {})
+        now_ms, limits = self._clock.now_ms(), self.bucket_limits
+        record = new_record(segments, now_ms, properties or {}, limits)
         check_owned(self._topics.ownership, name)
         await self._topics.ownership.refreshed()  # another broker may just have deleted it
         async with self._topics.room.for_more(name, 1):
@@ -280,9 +302,21 @@ class ScalableTopics:
         """Raises TopicNotFound, NoSuchSegment, Conflict if one is sealed, BadSegments if they are
         not neighbours or the topic has too many segments, NotServedHere.
         """
-        now_ms = self._clock.now_ms()
+        now_ms, limits = self._clock.now_ms(), self.bucket_limits
         with self.noting(name, "merge", trigger, (one, other)):
-            return await self._replaced(name, lambda now: merged(now, one, other, now_ms))
+            return await self._replaced(name, lambda now: merged(now, one, other, now_ms, limits))
+
+    async def rebucket(
+        self, name: TopicName, segment: int, buckets: int, trigger: str = "manual"
+    ) -> TopicRecord:
+        """Raises TopicNotFound, NoSuchSegment, Conflict if the segment is sealed, BadSegments if it
+        has, or cannot have, so many buckets or the topic too many segments, NotServedHere.
+        """
+        now_ms, limits = self._clock.now_ms(), self.bucket_limits
+        with self.noting(name, "rebucket", trigger, (segment,)):
+            return await self._replaced(
+                name, lambda now: rebucketed(now, segment, buckets, now_ms, limits)
+            )
 
     @contextmanager
     def noting(
@@ -350,36 +384,6 @@ class ScalableTopics:
         with self.noting(name, "prune", "auto", tuple(sorted(numbers))):
             return await self.change(name, lambda now: pruned(now, numbers))
 
-    async def _prune_again(self) -> None:
-        """While topics have sealed segments."""
-        try:
-            while self._with_sealed:
-                await asyncio.sleep(_PRUNE_EVERY_S)
-                for name in list(self._with_sealed):
-                    del self._with_sealed[name]
-                    await self._prune_what_can_be(name)
-        finally:
-            self._pruning = False
-
-    async def _prune_what_can_be(self, name: TopicName) -> None:
-        try:
-            if self._topics.ownership.owns(name):
-                await self.prune_unneeded(name)
-        except TopicNotFound:
-            return  # deleted meanwhile
-        except (PulsarError, ManagedLedgerError) as error:
-            log.warning("%s is pruned later: %s", name, error)
-            self._with_sealed[name] = None
-
-    async def prune_unneeded(self, name: TopicName) -> list[int]:
-        """Deletes the sealed segments that nobody needs any more; returns their numbers."""
-        record, now_ms = await self.settled(name), self._clock.now_ms()
-        if gone := await unneeded(self._topics, self._factory, name, record, now_ms):
-            await self.prune(name, gone)
-        if self.get(name).sealed:
-            self._with_sealed[name] = None
-        return gone
-
     async def change(self, name: TopicName, change: Change) -> TopicRecord:
         """Returns the new record, once it is carried out. If carrying it out fails, it stays
         decided, and the next use of the topic continues.
@@ -421,10 +425,7 @@ class ScalableTopics:
         self._taking_over.pop(name, None)
         self.auto_scaler.begin()
         if record.sealed:
-            self._with_sealed[name] = None
-            if not self._pruning:
-                self._pruning = True
-                self._tasks.start(self._prune_again(), "prune")
+            self.pruner.add(name)
 
     async def _delete_pruned(self, name: TopicName, record: TopicRecord, at: KeyAt) -> None:
         """What another broker has added to the record meanwhile stays: then it is no longer `at`

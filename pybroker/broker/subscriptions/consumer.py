@@ -4,6 +4,7 @@ The session that owns the connection implements `ConsumerSink`; dispatchers deci
 gets and call `deliver`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -42,6 +43,12 @@ class KeySharedPolicy:
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
     ranges: tuple[tuple[int, int], ...] = ()
     allow_out_of_order: bool = False
+    # Set: consumers share a segment by its entry buckets. Counts entries that no bucket has.
+    violations: Counter[str] | None = field(default=None, compare=False)
+
+    @property
+    def by_entry_buckets(self) -> bool:
+        return self.violations is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import (
+    ConsumerAssignError,
     ConsumerNotFound,
     MetadataError,
     NamingError,
@@ -41,7 +42,7 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _MAX_PERMITS: Final = 2**31 - 1
-MAX_HASH_RANGES: Final = 1000
+MAX_HASH_RANGES: Final = 1024  # so many entry buckets may a segment have
 _COMPACTED_IS_COMMITTED: Final = (
     "readCompacted shows the last committed message of each key: use it without "
     f"{isolation.PROPERTY}, on a subscription that is read_committed"
@@ -171,7 +172,7 @@ def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
         priority_level=command.priority_level,
         properties=properties,
         read_compacted=command.read_compacted,
-        key_shared=_key_shared(command),
+        key_shared=_key_shared(session, command),
         address=session.peer,
         connected_since_ms=session.services.clock.now_ms(),
         request_id=command.request_id,
@@ -181,7 +182,7 @@ def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
     return Consumer(request, session)
 
 
-def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
+def _key_shared(session: Connection, command: pb.CommandSubscribe) -> KeySharedPolicy | None:
     if not command.HasField("keySharedMeta"):
         return None
     meta = command.keySharedMeta
@@ -189,11 +190,16 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
         raise NotAllowed(
             f"{len(meta.hashRanges)} hash ranges are too many: merge them to {MAX_HASH_RANGES}"
         )
-    return KeySharedPolicy(
-        mode=KeySharedMode(meta.keySharedMode),
-        ranges=tuple((r.start, r.end) for r in meta.hashRanges),
-        allow_out_of_order=meta.allowOutOfOrderDelivery,
+    mode, ranges = (
+        KeySharedMode(meta.keySharedMode),
+        tuple((r.start, r.end) for r in meta.hashRanges),
     )
+    if meta.entry_bucket_dispatch:
+        if mode is not KeySharedMode.STICKY:
+            raise ConsumerAssignError("Entry buckets need STICKY: name all buckets of the segment")
+        violations = session.services.topics.scalable.measures.violations
+        return KeySharedPolicy(mode, ranges, violations=violations)
+    return KeySharedPolicy(mode, ranges, meta.allowOutOfOrderDelivery)
 
 
 # -- FLOW, and redelivery

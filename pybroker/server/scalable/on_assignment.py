@@ -7,6 +7,7 @@ is in the answer.
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import check_client, check_subscription_name, whole_topic
 from pybroker.broker.brokers.remote_namespaces import check_namespace
+from pybroker.broker.scalable.buckets import bucket_ranges
 from pybroker.broker.scalable.controllers import Assignment, GroupKey, Member
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
@@ -97,10 +98,13 @@ def _answer(
 def _encoded(assignment: Assignment) -> pb.ScalableConsumerAssignment:
     encoded = pb.ScalableConsumerAssignment(layout_epoch=assignment.epoch)
     for each in assignment.segments:
-        encoded.segments.add(
+        added = encoded.segments.add(
             segment_id=each.id,
             hash_start=each.hash_start,
             hash_end=each.hash_end,
             segment_topic=each.topic,
         )
+        if each.id in assignment.shared:
+            for start, end in bucket_ranges(each.bucket_splits):
+                added.bucket_ranges.add(start=start, end=end)
     return encoded

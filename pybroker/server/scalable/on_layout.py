@@ -156,6 +156,7 @@ def _add(dag: pb.ScalableTopicDAG, layout: Layout, segment: Segment) -> None:
         added.legacy_topic_name = record.ordinary
     added.parent_ids.extend(record.parents)
     added.child_ids.extend(record.children)
+    added.entry_bucket_splits.extend(record.splits)
     added.created_at_epoch, added.created_at_ms = record.created_epoch, record.created_ms
     if record.sealed:
         added.sealed_at_epoch, added.sealed_at_ms = record.sealed_epoch, record.sealed_ms

@@ -19,7 +19,14 @@ from pybroker.broker.scalable.auto_scale import (
     is_cold,
     next_change,
 )
-from pybroker.broker.scalable.record import TopicRecord, gaps, merged, new_record, split
+from pybroker.broker.scalable.record import (
+    TopicRecord,
+    gaps,
+    merged,
+    new_record,
+    rebucketed,
+    split,
+)
 
 POLICY = AUTO_SCALE.of_broker(BrokerConfig())
 HOUR_MS = 3_600_000
@@ -71,6 +78,22 @@ def test_consumers_without_a_segment_split_the_busiest_if_it_has_enough_to_do() 
     slow = situation({0: COLD, 1: Load(messages_in=999)}, consumers=3)
     assert decided(slow) == ()
     assert decided(slow, splitVsRebucketMinMsgRateInThreshold=0) == (1,)
+
+
+def test_consumers_that_outnumber_all_buckets_get_more_if_no_segment_has_enough_to_do() -> None:
+    loads = {0: COLD, 1: COLD}  # with two buckets each
+    assert decided(situation(loads, consumers=4)) == ()
+    found = next_change(situation(loads, consumers=5), POLICY)
+    assert isinstance(found, Change) and (found.segments, found.buckets) == ((0, 1), 4)
+    assert "5 consumers share 2 segments, which need 4 buckets" in found.why
+    record = rebucketed(new_record(2, 1), 0, 4, 1)
+    uneven = situation({1: COLD, 2: COLD}, record, consumers=7)
+    found = next_change(uneven, POLICY)
+    assert isinstance(found, Change) and (found.segments, found.buckets) == ((1,), 4)
+    assert decided(situation({0: COLD, 1: BUSY}, consumers=5)) == (1,), "a split is better"
+    soon = replace(situation(loads, record, consumers=9), now_ms=59_000)
+    assert "5 consumers" not in reason(soon) and "the last change was" in reason(soon)
+    assert decided(replace(situation(loads, consumers=5), most_buckets=2)) == ()
 
 
 def test_a_topic_has_at_most_so_many_segments_and_merges_to_make_room() -> None:
@@ -155,8 +178,12 @@ def test_whatever_is_decided_can_be_done_and_keeps_the_limits(data: Any, consume
         found = next_change(now, policy)
         if isinstance(found, Nothing):
             continue
-        change = merged if len(found.segments) == 2 else split
-        record = change(record, *found.segments, hour * HOUR_MS)
+        if found.buckets is not None:
+            for each in found.segments:
+                record = rebucketed(record, each, found.buckets, hour * HOUR_MS)
+        else:
+            change = merged if len(found.segments) == 2 else split
+            record = change(record, *found.segments, hour * HOUR_MS)
         assert 2 <= len(record.active) <= 6 and not list(gaps(record))
         early = replace(now, record=record, now_ms=hour * HOUR_MS + 1000)
         assert isinstance(next_change(early, policy), Nothing), "not twice at once"

@@ -109,6 +109,20 @@ def test_consumers_without_a_segment_get_one_as_soon_as_they_come() -> None:
     scenario(work, splitMsgRateInThreshold=100.0, splitVsRebucketMinMsgRateInThreshold=0.5)
 
 
+def test_consumers_without_a_bucket_get_one_as_soon_as_they_come() -> None:
+    async def work(world: World) -> None:
+        await publish(world, 1, 125)
+        scalable = world.topics.scalable
+        scalable.auto_scaler.consumers = lambda _: 5
+        scalable.auto_scaler.consumers_changed(ORDERS)
+        await asyncio.sleep(2)
+        (successor,) = scalable.get(ORDERS).active
+        assert (successor.id, successor.buckets) == (1, 8)
+        assert scalable.last_operations(ORDERS)[-1].name == "rebucket"
+
+    scenario(work)
+
+
 def test_what_is_disabled_or_contradicts_itself_changes_nothing() -> None:
     async def work(world: World) -> None:
         blocked = world.topics.scalable.auto_scaler.blocked

@@ -63,9 +63,11 @@ def test_an_empty_segment_stays_while_an_ancestor_has_a_backlog() -> None:
         await publish(world, 0)
         await scalable.split(ORDERS, 0)
         await scalable.split(ORDERS, 1)
-        assert await scalable.prune_unneeded(ORDERS) == []
+        assert await scalable.pruner.prune_unneeded(ORDERS) == []
         await (await segment(world, 0)).subscriptions["s"].skip_all()
-        assert await scalable.prune_unneeded(ORDERS) == [0, 1], "both at once, the ancestor first"
+        assert await scalable.pruner.prune_unneeded(ORDERS) == [0, 1], (
+            "both at once, the ancestor first"
+        )
 
     run(go)
 

@@ -260,9 +260,9 @@ def test_consumed_parts_are_pruned_and_nobody_can_create_them_again(partitions: 
         topics = world.topics
         record = await migrate(world)
         parents = [each.id for each in record.sealed]
-        assert await topics.scalable.prune_unneeded(SCALABLE) == []
+        assert await topics.scalable.pruner.prune_unneeded(SCALABLE) == []
         await consume_all(world)
-        assert await topics.scalable.prune_unneeded(SCALABLE) == parents
+        assert await topics.scalable.pruner.prune_unneeded(SCALABLE) == parents
         for part in parts(partitions):
             assert not world.exists(part)
             assert await topics.get(part) is None
@@ -285,7 +285,7 @@ def test_a_deletion_takes_the_ordinary_topic_along_and_frees_its_name(
         await migrate(world)
         if is_pruned:
             await consume_all(world)
-            await topics.scalable.prune_unneeded(SCALABLE)
+            await topics.scalable.pruner.prune_unneeded(SCALABLE)
         await topics.scalable.delete(SCALABLE)
         assert not any(map(world.exists, parts(partitions)))
         assert topics.tenants.partitions(ORDERS) == 0

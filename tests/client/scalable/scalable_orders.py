@@ -43,7 +43,7 @@ class Orders:
         self._ask(lambda scalable: scalable.merge(self._key, one, other))
 
     def prune(self) -> list[int]:
-        return self._ask(lambda scalable: scalable.prune_unneeded(self._key))
+        return self._ask(lambda scalable: scalable.pruner.prune_unneeded(self._key))
 
     def wait_until_pruned(self, *numbers: int) -> None:
         left = set(numbers)

@@ -1,5 +1,5 @@
 """Commands for scalable topics. Source: Apache Pulsar 5's `pulsar-admin scalable-topics`; those for
-auto-scale policies and subscriptions are ours.
+entry buckets, auto-scale policies and subscriptions are ours.
 """
 
 from argparse import Namespace
@@ -51,6 +51,7 @@ SCALABLE: Final = (
     Command("delete", f"{_PLACE} [-f|--force]", f"DELETE {_T}", query={"force": "force"}),
     Command("split-segment", f"{_PLACE} -s|--segment-id long", f"POST {_T}/split/{{segment_id}}"),
     Command("merge-segments", f"{_PLACE} --segment-id-1 long --segment-id-2 long", f"POST {_T}/merge/{{segment_id_1}}/{{segment_id_2}}"),
+    Command("rebucket", f"{_PLACE} -s|--segment-id long -b|--bucket-count Integer", f"POST {_T}/rebucket/{{segment_id}}", query={"bucketCount": "bucket_count"}),
     Command("create-subscription", f"{_PLACE} -s|--subscription String [-t|--type String]", f"PUT {_S}", query={"type": "type"}),
     Command("delete-subscription", f"{_PLACE} -s|--subscription String", f"DELETE {_S}"),
     Command("seek", f"{_PLACE} -s|--subscription String -t|--timestamp long", f"POST {_S}/seek", query={"timestamp": "timestamp"}),

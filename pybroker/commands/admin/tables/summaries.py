@@ -77,6 +77,7 @@ _OF_GROUPS: Final = {
     "scalable-topics set-auto-scale-policy": "set when a topic is split and merged by its load",
     "scalable-topics seek": "move a subscription on all segments to a time (ms)",
     "scalable-topics segment-stats": "show the stats of one segment",
+    "scalable-topics rebucket": "change the number of a segment's entry buckets",
     "scalable-topics split-segment": "split a segment into two halves",
     "scalable-topics stats": "show a scalable topic's stats",
     "resourcegroups create": "create a resource group",
