@@ -103,6 +103,14 @@ def may_group(services: KafkaServices, session: Session, group: str) -> bool:
     return services.authorizer.may_use_group(session.identity, namespace, group)
 
 
+def require_group_admin(services: KafkaServices, session: Session, group: str) -> None:
+    """To change a group's configs. Raises KafkaError, GROUP_AUTHORIZATION_FAILED."""
+    target = Target.of_namespace(services.names.namespace_name)
+    why = f"the configs of the group {group[:200]!r} need {Need.TENANT_ADMIN.value}"
+    refusal = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, why)
+    _require(services, session, Need.TENANT_ADMIN, target, refusal)
+
+
 def require_admin(services: KafkaServices, session: Session, operation: str) -> None:
     """For what concerns the whole cluster. Raises KafkaError, CLUSTER_AUTHORIZATION_FAILED."""
     refusal = KafkaError(

@@ -10,6 +10,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.topics import Topics
+from pybroker.kafka.configs.group_configs import GroupConfigs
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.fetched_bytes import FetchedBytes
 from pybroker.kafka.names import KafkaNames
@@ -48,6 +49,7 @@ class KafkaServices:
     producer_ids: ProducerIds
     topic_ids: TopicIds
     changes: TopicChanges
+    group_configs: GroupConfigs
     authorizer: Authorizer | None = None  # None: no request needs a permission
     # Where partitions of a topic end that other brokers serve, as far as they answer.
     end_offsets_elsewhere: EndOffsets | None = None

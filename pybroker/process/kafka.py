@@ -8,6 +8,7 @@ from typing import Protocol
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock, Tasks
+from pybroker.kafka.configs.group_configs import GroupConfigs
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
 from pybroker.kafka.fetched_bytes import FetchedBytes
@@ -93,6 +94,7 @@ def kafka_listener(
             producer_ids=producer_ids,
             logins=Logins(services.authentication, broker.metadata, clock),
             topic_ids=TopicIds(names),
+            group_configs=GroupConfigs(broker.metadata),
             changes=changes,
             authorizer=services.authorizer,
             end_offsets_elsewhere=None if membership is None else EndOffsetsElsewhere(membership),

@@ -85,14 +85,21 @@ class OfficialAdmin:
         found = self.client.describeConfigs([resource]).all().get()[resource]
         return {entry.name(): entry.value() for entry in found.entries().toArray()}
 
-    def resource(self, topic: str) -> Any:
-        kind = self._jvm.java.lang.Enum.valueOf(
-            self._jvm.java.lang.Class.forName("org.apache.kafka.common.config.ConfigResource$Type"),
-            "TOPIC",
+    def resource(self, name: str, kind: str = "TOPIC") -> Any:
+        kinds = self._jvm.java.lang.Class.forName(
+            "org.apache.kafka.common.config.ConfigResource$Type"
         )
-        return self.common.config.ConfigResource(kind, topic)
+        return self.common.config.ConfigResource(
+            self._jvm.java.lang.Enum.valueOf(kinds, kind), name
+        )
 
     def set_config(self, topic: str, name: str, value: str) -> None:
+        self._set(self.resource(topic), name, value)
+
+    def set_group_config(self, group: str, name: str, value: str) -> None:
+        self._set(self.resource(group, "GROUP"), name, value)
+
+    def _set(self, resource: Any, name: str, value: str) -> None:
         kind = self._jvm.java.lang.Enum.valueOf(
             self._jvm.java.lang.Class.forName(
                 "org.apache.kafka.clients.admin.AlterConfigOp$OpType"
@@ -100,7 +107,7 @@ class OfficialAdmin:
             "SET",
         )
         change = self.api.AlterConfigOp(self.api.ConfigEntry(name, value), kind)
-        self.client.incrementalAlterConfigs({self.resource(topic): [change]}).all().get()
+        self.client.incrementalAlterConfigs({resource: [change]}).all().get()
 
     def grow(self, name: str, partitions: int) -> None:
         more = self.api.NewPartitions.increaseTo(partitions)

@@ -14,6 +14,7 @@ from pybroker.testing import RunningBroker
 pytestmark = pytest.mark.java
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 STRING = "org.apache.kafka.common.serialization.String"
 WAIT_S = 30
@@ -88,6 +89,33 @@ class Clients:
             if len(found) >= count:
                 break
         return sorted(found)
+
+    def share_consumer(self, group: str) -> Any:
+        """Of the topic with the group's name."""
+        settings = self._settings(group_id=group, share_acknowledgement_mode="explicit")
+        made = self.api.consumer.KafkaShareConsumer(settings)
+        made.subscribe([group])
+        return made
+
+    def decide(self, consumer: Any, count: int, decision: Callable[[str, int], str]) -> list[str]:
+        """The values of the first `count` deliveries, each of which was decided, with commits."""
+        duration = self._gateway.jvm.java.time.Duration
+        kinds = self._gateway.jvm.java.lang.Class.forName(
+            "org.apache.kafka.clients.consumer.AcknowledgeType"
+        )
+        found: list[str] = []
+        for _ in range(WAIT_S * 5):
+            records = consumer.poll(duration.ofMillis(200)).iterator()
+            while records.hasNext():
+                record = records.next()
+                found.append(record.value())
+                said = decision(record.value(), record.deliveryCount().get())
+                kind = self._gateway.jvm.java.lang.Enum.valueOf(kinds, said)
+                consumer.acknowledge(record, kind)
+            consumer.commitSync()
+            if len(found) >= count:
+                break
+        return found
 
     def positions(self, consumer: Any) -> Any:
         found = self._gateway.jvm.java.util.HashMap()
@@ -197,3 +225,56 @@ def test_the_tools_show_transactions(clients: Clients, broker: RunningBroker, to
     shown = shell_tool(TRANSACTIONS, *server, "describe", "--transactional-id", topic)
     assert "CompleteAbort" in shown
     producer.close()
+
+
+@pytest.fixture(scope="module")
+def share_gateway() -> Iterator[Any]:
+    """Share consumers came with Kafka 4."""
+    with java_gateway(newest_jars()) as gateway:
+        yield gateway
+
+
+@pytest.mark.kafka_client("Java 4.3", "share groups")
+def test_share_consumers_accept_release_and_reject(
+    share_gateway: Any, broker: RunningBroker
+) -> None:
+    """What one of them did not decide, because it was closed, goes to another one."""
+    topic = "shared-by-java"
+    clients, admin = (
+        Clients(share_gateway, broker),
+        OfficialAdmin(share_gateway, broker.kafka_bootstrap),
+    )
+    admin.create(topic, 2)
+    admin.set_group_config(topic, "share.auto.offset.reset", "earliest")
+    producer = clients.producer(topic)
+    for commits in (True, False):
+        producer.beginTransaction()
+        for each in range(10):
+            clients.send(producer, topic, str(each) if commits else "aborted")
+        producer.commitTransaction() if commits else producer.abortTransaction()
+    producer.close()
+    first = clients.share_consumer(topic)
+    decisions = {"3": "RELEASE", "4": "REJECT"}
+    seen = clients.decide(first, 11, lambda value, count: decisions.pop(value, "ACCEPT"))
+    assert sorted(seen) == sorted([*map(str, range(10)), "3"])
+    first.close()
+    second = clients.share_consumer(topic)
+    producer = clients.producer(topic)
+    producer.beginTransaction()
+    clients.send(producer, topic, "later")
+    producer.commitTransaction()
+    producer.close()
+    assert clients.decide(second, 1, lambda value, count: "ACCEPT") == ["later"]
+    server = ("--bootstrap-server", broker.kafka_bootstrap)
+    assert topic in shell_tool(SHARE_GROUPS, *server, "--list")
+    assert topic in shell_tool(SHARE_GROUPS, *server, "--describe", "--group", topic)
+    assert "Stable" in shell_tool(SHARE_GROUPS, *server, "--describe", "--state", "--group", topic)
+    second.close()
+    reset = ("--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
+    shell_tool(SHARE_GROUPS, *server, "--group", topic, *reset)
+    third = clients.share_consumer(topic)
+    assert len(clients.decide(third, 11, lambda value, count: "ACCEPT")) == 11
+    third.close()
+    shell_tool(SHARE_GROUPS, *server, "--delete", "--group", topic)
+    assert topic not in shell_tool(SHARE_GROUPS, *server, "--list")
+    admin.close()

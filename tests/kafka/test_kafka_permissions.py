@@ -7,6 +7,7 @@ import pytest
 from credentials import TOKEN_SETTINGS, token
 from kafka_produce import batch, fetched, produce
 from raw_kafka import RawKafka
+from share_words import ShareMember, set_config, share_beat, topic_id
 
 from pybroker.base.names import TopicName
 from pybroker.broker.namespaces.permissions import OnTopic
@@ -193,3 +194,35 @@ def test_a_permission_that_is_revoked_ends_writing(running: RunningBroker) -> No
         assert produce(raw, "shut", batch(b"a"))[0] == ErrorCode.NONE
         running.call(lambda started: started.permissions.forget_topic(shut))
         assert produce(raw, "shut", batch(b"a"))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("role", "group", "topic", "code"),
+    [
+        ("reader", "own", "open", ErrorCode.NONE),
+        ("reader", "own", "shut", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ("anywhere", "private", "shut", ErrorCode.NONE),
+    ],
+)
+def test_a_share_group_reads_what_the_role_may_consume(
+    running: RunningBroker, role: str, group: str, topic: str, code: ErrorCode
+) -> None:
+    with client(running, "admin") as raw:
+        named = topic_id(raw, topic)
+    with client(running, role) as raw:
+        member = ShareMember(raw, group, role, "open" if role == "reader" else topic)
+        member.topic_id = named
+        assert member.fetch(wait_ms=0).error == code
+
+
+def test_a_share_group_and_its_configs_need_permission(running: RunningBroker) -> None:
+    refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    with client(running, "writer") as raw:
+        assert ShareMember(raw, "own", "m", "open").ask_fetch(wait_ms=0)["error_code"] == refused
+        assert share_beat(raw, "own", "m", 0, ["open"])["error_code"] == refused
+    with client(running, "reader") as raw:
+        member = ShareMember(raw, "private", "m", "open")
+        assert member.ask_fetch(wait_ms=0)["error_code"] == refused
+        assert set_config(raw, "own", "share.delivery.count.limit", "3") == refused
+    with client(running, "boss") as raw:
+        assert set_config(raw, "own", "share.delivery.count.limit", "3") == ErrorCode.NONE

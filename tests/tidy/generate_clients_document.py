@@ -131,6 +131,7 @@ KAFKA_FEATURES: Final = (
     "idempotent producer",
     "classic groups",
     "groups of KIP-848",
+    "share groups",
     "static members",
     "transactions",
     "offsets in transactions",

@@ -33,6 +33,7 @@ class Source(IntEnum):
     TOPIC = 1  # set for the topic
     BROKER = 4  # in the broker's configuration
     DEFAULT = 5
+    GROUP = 8  # set for the group
 
 
 class Change(IntEnum):

@@ -39,7 +39,7 @@ class TopicConfig:
     effect: str = ""  # what it does here; empty: it is accepted and shown
 
 
-def _number(
+def number(
     name: str, default: int | str, least: int = 0, most: int = 2**63 - 1, effect: str = ""
 ) -> TopicConfig:
     kind = Kind.INT if most == _INT else Kind.LONG
@@ -51,7 +51,7 @@ def _truth(name: str, default: str) -> TopicConfig:
     return TopicConfig(name, Kind.BOOLEAN, default, TRUTH, "true or false")
 
 
-def _choice(name: str, default: str, *choices: str, effect: str = "") -> TopicConfig:
+def choice(name: str, default: str, *choices: str, effect: str = "") -> TopicConfig:
     wanted = "one of " + ", ".join(choices)
     return TopicConfig(name, Kind.STRING, default, one_of(*choices), wanted, effect)
 
@@ -75,18 +75,18 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             "delete, compact, or both",
             "compact sets compactionThreshold; without delete, retention has no limit",
         ),
-        _number(RETENTION_MS, WEEK_MS, -1, effect="retention: retentionTimeInMinutes, rounded up"),
-        _number(RETENTION_BYTES, -1, -1, effect="retention: retentionSizeInMB, rounded up"),
-        _number(DELETE_RETENTION_MS, 86_400_000, effect="compactionDeleteRetention"),
-        _number(MAX_MESSAGE_BYTES, 1_048_588, 0, _INT, effect="maxMessageSize"),
-        _choice(
+        number(RETENTION_MS, WEEK_MS, -1, effect="retention: retentionTimeInMinutes, rounded up"),
+        number(RETENTION_BYTES, -1, -1, effect="retention: retentionSizeInMB, rounded up"),
+        number(DELETE_RETENTION_MS, 86_400_000, effect="compactionDeleteRetention"),
+        number(MAX_MESSAGE_BYTES, 1_048_588, 0, _INT, effect="maxMessageSize"),
+        choice(
             TIMESTAMP_TYPE,
             "CreateTime",
             "CreateTime",
             "LogAppendTime",
             effect="LogAppendTime: records of Kafka's clients get the broker's time",
         ),
-        _choice(
+        choice(
             COMPRESSION_TYPE,
             "producer",
             "uncompressed",
@@ -96,27 +96,27 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             "gzip",
             "producer",
         ),
-        _number("compression.gzip.level", -1, -1, 9),
-        _number("compression.lz4.level", 9, 1, 17),
-        _number("compression.zstd.level", 3, -131_072, 22),
-        _number("min.insync.replicas", 1, 1, _INT),
-        _number("segment.bytes", 1_073_741_824, 1, _INT),
-        _number("segment.ms", WEEK_MS, 1),
-        _number("segment.jitter.ms", 0),
-        _number("segment.index.bytes", 10_485_760, 4, _INT),
-        _number("index.interval.bytes", 4096, 0, _INT),
-        _number("flush.messages", _LONG, 1),
-        _number("flush.ms", _LONG),
-        _number("file.delete.delay.ms", 60_000),
-        _number("max.compaction.lag.ms", _LONG, 1),
-        _number("min.compaction.lag.ms", 0),
+        number("compression.gzip.level", -1, -1, 9),
+        number("compression.lz4.level", 9, 1, 17),
+        number("compression.zstd.level", 3, -131_072, 22),
+        number("min.insync.replicas", 1, 1, _INT),
+        number("segment.bytes", 1_073_741_824, 1, _INT),
+        number("segment.ms", WEEK_MS, 1),
+        number("segment.jitter.ms", 0),
+        number("segment.index.bytes", 10_485_760, 4, _INT),
+        number("index.interval.bytes", 4096, 0, _INT),
+        number("flush.messages", _LONG, 1),
+        number("flush.ms", _LONG),
+        number("file.delete.delay.ms", 60_000),
+        number("max.compaction.lag.ms", _LONG, 1),
+        number("min.compaction.lag.ms", 0),
         TopicConfig(
             "min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", fraction, "a number from 0 to 1"
         ),
-        _number("message.timestamp.before.max.ms", _LONG),
-        _number("message.timestamp.after.max.ms", 3_600_000),
-        _number("local.retention.ms", -2, -2),
-        _number("local.retention.bytes", -2, -2),
+        number("message.timestamp.before.max.ms", _LONG),
+        number("message.timestamp.after.max.ms", 3_600_000),
+        number("local.retention.ms", -2, -2),
+        number("local.retention.bytes", -2, -2),
         _truth("preallocate", "false"),
         _truth("unclean.leader.election.enable", "false"),
         _truth("remote.storage.enable", "false"),
@@ -126,8 +126,8 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
         TopicConfig("follower.replication.throttled.replicas", Kind.LIST, "", anything, ""),
         # Older names, which clients of Kafka 3 may still set.
         _truth("message.downconversion.enable", "true"),
-        _choice("message.format.version", "3.0-IV1", "3.0-IV1", "2.8-IV0", "2.8"),
-        _number("message.timestamp.difference.max.ms", _LONG),
+        choice("message.format.version", "3.0-IV1", "3.0-IV1", "2.8-IV0", "2.8"),
+        number("message.timestamp.difference.max.ms", _LONG),
     )
 }
 

@@ -1,4 +1,4 @@
-"""The KIP-848 groups of a shard, with their timers.
+"""The groups of a shard whose members send heartbeats (KIP-848, KIP-932), with their timers.
 
 Only a group's epoch is stored, whenever it rises: members join again after a restart of the broker,
 and no epoch is used twice.
@@ -26,8 +26,16 @@ from pybroker.kafka.offsets.records import GroupRecord
 
 class ConsumerGroups:
     def __init__(
-        self, log: OffsetsLog, limits: CoordinatorLimits, clock: Clock, memory: MemberMemory
+        self,
+        log: OffsetsLog,
+        limits: CoordinatorLimits,
+        clock: Clock,
+        memory: MemberMemory,
+        made: type[ConsumerGroup] = ConsumerGroup,
     ) -> None:
+        """`made`: the class of its groups."""
+        self.kind = made.kind
+        self._made = made
         self._log = log
         self._memory = memory
         self._limits = limits
@@ -47,7 +55,8 @@ class ConsumerGroups:
             raise unknown_member(beat.member_id)
         stored = self._log.state.groups.get(group_id)
         epoch = 0 if stored is None else max(0, stored.generation)
-        return ConsumerGroup(group_id, self._limits.consumers, epoch)
+        text = "" if stored is None or stored.kind is not self.kind else stored.protocol
+        return self._made(group_id, self._limits.consumers, epoch, text)
 
     def beat(
         self, group: ConsumerGroup, beat: Beat, partitions: Mapping[str, int] | None
@@ -96,7 +105,10 @@ class ConsumerGroups:
 
     def _store(self, group: ConsumerGroup) -> None:
         now_ms = self._clock.now_ms()
-        stored = StoredGroup(group.epoch, "consumer", "", "", (), now_ms, is_consumer=True)
+        protocol_type = self.kind.shown
+        stored = StoredGroup(
+            group.epoch, protocol_type, group.stored_text, "", (), now_ms, self.kind
+        )
         self._log.append(GroupRecord(group.group_id, stored))
 
     def stop(self) -> None:

@@ -1,14 +1,11 @@
 """DescribeGroups, ListGroups and DeleteGroups, without their bytes."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.groups.states import GroupState
-from pybroker.kafka.groups.values import StoredGroup
-
-CLASSIC: Final = "classic"
-CONSUMER: Final = "consumer"
+from pybroker.kafka.groups.values import GroupKind, StoredGroup
 
 
 class Described(NamedTuple):
@@ -20,15 +17,15 @@ class Listed(NamedTuple):
     group_id: str
     protocol_type: str
     state: str
-    kind: str = CLASSIC
+    kind: str = GroupKind.CLASSIC.shown
 
 
 async def describe(coordinator: GroupCoordinator, group_id: str) -> Described | None:
     """None if there is no such group. Raises KafkaError."""
     shard = await coordinator.shard_of(group_id)
     await shard.durable(group_id)
-    if group_id in shard.consumers.groups:
-        return None  # of the other kind: ConsumerGroupDescribe
+    if shard.beating(group_id) is not None:
+        return None  # of another kind: ConsumerGroupDescribe, ShareGroupDescribe
     group = shard.group(group_id)
     if group is not None:
         return Described(group.state, group.stored())
@@ -51,24 +48,23 @@ def listed_in(shard: Shard) -> list[Listed]:
 
 
 def members_in(shard: Shard, group_id: str) -> int:
-    if (consumers := shard.consumers.groups.get(group_id)) is not None:
-        return len(consumers.members)
+    if (beating := shard.beating(group_id)) is not None:
+        return len(beating.members)
     classic = shard.groups.get(group_id)
     return 0 if classic is None else len(classic.members)
 
 
 def _listed(shard: Shard, group_id: str) -> Listed:
-    if (consumers := shard.consumers.groups.get(group_id)) is not None:
-        return Listed(group_id, "consumer", consumers.state.value, CONSUMER)
+    if (beating := shard.beating(group_id)) is not None:
+        kind = beating.kind.shown
+        return Listed(group_id, kind, beating.state.value, kind)
     group = shard.groups.get(group_id)
     if group is not None:
         return Listed(group_id, group.protocol_type, group.state.value)
     stored, empty = shard.log.state.groups.get(group_id), GroupState.EMPTY.value
     if stored is None:
         return Listed(group_id, "", empty)
-    return Listed(
-        group_id, stored.protocol_type, empty, CONSUMER if stored.is_consumer else CLASSIC
-    )
+    return Listed(group_id, stored.protocol_type, empty, stored.kind.shown)
 
 
 async def delete(coordinator: GroupCoordinator, group_id: str) -> None:

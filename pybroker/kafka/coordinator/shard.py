@@ -18,8 +18,10 @@ from pybroker.kafka.coordinator.limits import CoordinatorLimits
 from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.classic_group import NEVER, ClassicGroup
+from pybroker.kafka.groups.consumer_group import ConsumerGroup
+from pybroker.kafka.groups.share_group import ShareGroup
 from pybroker.kafka.groups.states import GroupState
-from pybroker.kafka.groups.values import Effect, Store
+from pybroker.kafka.groups.values import Effect, GroupKind, Store
 from pybroker.kafka.offsets.log import OffsetsLog
 from pybroker.kafka.offsets.records import GoneRecord, GroupRecord, Key
 
@@ -42,6 +44,7 @@ class Shard:
         self._clock = clock
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers = ConsumerGroups(log, limits, clock, memory)
+        self.shares = ConsumerGroups(log, limits, clock, memory, ShareGroup)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks = Tasks(f"groups of {log.name}")
@@ -64,7 +67,7 @@ class Shard:
         if (group := self.groups.get(group_id)) is not None:
             return group
         stored = self.log.state.groups.get(group_id)
-        if stored is None or group_id in self.consumers.groups:
+        if stored is None or self.beating(group_id) is not None:
             return None
         return ClassicGroup.restored(group_id, self._limits.group, stored, self.now_ms())
 
@@ -72,10 +75,10 @@ class Shard:
         """The group, created if there is none. Raises KafkaError: no room for another one, or it
         has members of the other kind.
         """
-        if group_id in self.consumers.groups:
+        if (beating := self.beating(group_id)) is not None:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"{group_id} has members with group.protocol=consumer: use the same",
+                f"{group_id} has members of the kind {beating.kind.shown}: use the same",
             )
         group = self.group(group_id)
         if group is None:
@@ -84,15 +87,24 @@ class Shard:
         self.groups[group_id] = group
         return group
 
-    def check_joins_consumers(self, group_id: str) -> None:
-        """Whether a member may join the group by KIP-848. Raises KafkaError."""
-        group = self.groups.get(group_id)
+    def beating(self, group_id: str) -> ConsumerGroup | None:
+        """The group, if it has members that send heartbeats."""
+        return self.consumers.groups.get(group_id) or self.shares.groups.get(group_id)
+
+    def check_joins(self, group_id: str, kind: GroupKind) -> None:
+        """Whether a member may join the group by heartbeats. Raises KafkaError."""
+        beating, group = self.beating(group_id), self.groups.get(group_id)
+        if beating is not None and beating.kind is not kind:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"{group_id} has members of the kind {beating.kind.shown}: use another group",
+            )
         if group is not None and (group.members or group.pending):
             raise KafkaError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"{group_id} has members with group.protocol=classic: use the same",
             )
-        if group_id not in self.consumers.groups and group is None:
+        if beating is None and group is None:
             self.check_room()
 
     def check_room(self) -> None:
@@ -163,7 +175,7 @@ class Shard:
         """Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         if not self.log.state.knows(group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}")
-        if group_id in self.consumers.groups:
+        if self.beating(group_id) is not None:
             raise non_empty(group_id)
         group = self.groups.get(group_id)
         if group is not None:
@@ -185,16 +197,16 @@ class Shard:
         for group_id in self.log.state.group_ids():
             if self._closed:
                 return
-            has_members = group_id in self.groups or group_id in self.consumers.groups
+            beating = self.beating(group_id)
+            has_members = group_id in self.groups or beating is not None
             retention_ms, now_ms = self._limits.offsets_retention_ms, self._clock.now_ms()
-            consumers = self.consumers.groups.get(group_id)
             record = expired(
                 self.log.state,
                 group_id,
                 has_members,
                 now_ms,
                 retention_ms,
-                None if consumers is None else consumers.topics,
+                None if beating is None else beating.topics,
             )
             if record is not None:
                 self.log.append(record)
@@ -210,6 +222,7 @@ class Shard:
         for group in list(self.groups.values()):
             self.carry_out(group, group.die(self.now_ms()))
         self.consumers.stop()
+        self.shares.stop()
 
     async def close(self) -> None:
         self.stop()

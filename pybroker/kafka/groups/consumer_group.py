@@ -21,6 +21,7 @@ from typing import Final
 
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.assignors import ASSIGNORS, DEFAULT, Assignment
+from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.offsets.records import TopicPartition
 
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
@@ -110,7 +111,12 @@ def _size_of(topics: frozenset[str]) -> int:
 
 
 class ConsumerGroup:
-    def __init__(self, group_id: str, limits: ConsumerLimits, epoch: int) -> None:
+    kind = GroupKind.CONSUMER
+
+    def __init__(
+        self, group_id: str, limits: ConsumerLimits, epoch: int, stored_text: str = ""
+    ) -> None:
+        """`stored_text` as it was when the group was stored last."""
         self.group_id = group_id
         self.limits = limits
         self.epoch = epoch
@@ -125,6 +131,11 @@ class ConsumerGroup:
         self._topics: frozenset[str] | None = frozenset()  # None: to be collected again
         self._looked_ms = -_LOOK_AGAIN_MS  # at the partitions of the topics
         self._is_resized = False
+
+    @property
+    def stored_text(self) -> str:
+        """What is stored beside the epoch."""
+        return ""
 
     @property
     def state(self) -> GroupState:

@@ -5,8 +5,23 @@ members, so their answers come out of later calls.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from pybroker.kafka.errors import ErrorCode
+
+
+class GroupKind(IntEnum):
+    """As stored."""
+
+    CLASSIC = 0
+    CONSUMER = 1  # KIP-848
+    SHARE = 2  # KIP-932
+
+    @property
+    def shown(self) -> str:
+        """As ListGroups calls it."""
+        return self.name.lower()
+
 
 NO_GENERATION = -1  # of a group without members, and of commits by no member
 
@@ -98,7 +113,8 @@ class StoredGroup:
     leader: str
     members: tuple[StoredMember, ...]
     since_ms: int  # when the group came into this state; offsets of an empty group expire from here
-    is_consumer: bool = False  # of KIP-848: the generation is its epoch, and members are not stored
+    # Of KIP-848 and of shares, the generation is the group's epoch, and members are not stored.
+    kind: GroupKind = GroupKind.CLASSIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 The chunks before it are looked for backwards, within limits. Source: PIP-37.
 """
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -16,6 +17,13 @@ _READS_A_TURN: Final = 50
 _OF_CHUNKS: Final = ("uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id")
 
 
+class Whole(NamedTuple):
+    """A message in one piece, and where its earlier chunks are."""
+
+    entry: bytes
+    earlier: Sequence[Position] = ()
+
+
 def is_chunk(metadata: Any) -> bool:
     return bool(metadata.num_chunks_from_msg > 1)
 
@@ -26,12 +34,13 @@ def is_last_chunk(metadata: Any) -> bool:
 
 async def whole_message(
     ledger: ManagedLedger, position: Position, metadata: Any, last_part: bytes
-) -> bytes | None:
+) -> Whole | None:
     """The entry that the message would be in one piece; None if not all of its chunks are found.
     `metadata` and `last_part` are those of the last chunk, at `position`. Raises
     ManagedLedgerError.
     """
     parts, size, wanted = [last_part], len(last_part), metadata.chunk_id - 1
+    earlier = []
     pace = Pace(_READS_A_TURN)
     for _ in range(_MOST_LOOKED_AT):
         position = ledger.previous_position(position)
@@ -40,13 +49,14 @@ async def whole_message(
         part = await _part(ledger, position, metadata, wanted)
         if part is not None:
             parts.append(part)
+            earlier.append(position)
             size, wanted = size + len(part), wanted - 1
         await pace.step()
     if wanted >= 0 or size > MAX_BYTES:
         return None
     for name in _OF_CHUNKS:
         metadata.ClearField(name)
-    return build_entry(metadata, b"".join(reversed(parts)))
+    return Whole(build_entry(metadata, b"".join(reversed(parts))), earlier)
 
 
 async def _part(ledger: ManagedLedger, position: Position, last: Any, wanted: int) -> bytes | None:

@@ -78,6 +78,13 @@ class Offsets:
         is_old = index is None or (index < self._table.base and ledger_id in self._table.ledgers)
         return None if is_old else index
 
+    async def offset_of(self, position: Position, entry: bytes, messages: int) -> int:
+        """The offset of the entry's first message. Raises ManagedLedgerError."""
+        index = self._index(position.ledger_id, entry)
+        if index is not None:
+            return index - messages + 1
+        return await self.end_after(self._ledger.previous_position(position))
+
     # -- the two ends
 
     async def start(self) -> int:

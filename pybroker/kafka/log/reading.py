@@ -6,9 +6,9 @@ offsets, over which clients move with the next batch. If no batch follows, a pla
 gap, so that a reader comes to the end of the log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -17,7 +17,7 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.persistent.topic import Topic
 from pybroker.kafka.conversion.converted import FOR_KAFKA
 from pybroker.kafka.conversion.entries import batch_start
-from pybroker.kafka.log.chunks import is_chunk, is_last_chunk, whole_message
+from pybroker.kafka.log.chunks import Whole, is_chunk, is_last_chunk, whole_message
 from pybroker.kafka.log.offsets import Offsets, Place, Placed
 from pybroker.kafka.records.batch import LAST_SEQUENCE, checked, placed_at
 from pybroker.kafka.records.errors import BadRecords
@@ -133,29 +133,50 @@ class _Reading:
 
     async def _batch(self, position: Position, placed: Placed) -> bytes | None:
         """None: the messages are not for the reader, or a later entry has them."""
-        start = batch_start(placed.entry)
-        if start and (batch := _stored_batch(placed, start)) is not None:
-            return batch
-        await self._pace.step(placed.messages)
-        entry = await self._in_one_piece(position, placed.entry)
-        if entry is None:
-            return None
-        return await FOR_KAFKA.of(entry, placed.first_offset, placed.messages)
-
-    async def _in_one_piece(self, position: Position, entry: bytes) -> bytes | None:
-        try:
-            metadata, start = split_entry(entry)
-        except BadEntry:
-            return entry
-        if not is_chunk(metadata):
-            return entry
-        if not is_last_chunk(metadata):
-            return None
-        return await whole_message(self._topic.ledger, position, metadata, entry[start:])
+        batch = stored_batch(placed)
+        if batch is None:
+            await self._pace.step(placed.messages)
+            converted = await converted_batch(self._topic.ledger, position, placed)
+            batch = None if converted is None else converted.batch
+        return batch
 
 
-def _stored_batch(placed: Placed, start: int) -> bytes | None:
-    """None if what claims to be a RecordBatch is none."""
+class AsBatch(NamedTuple):
+    """The batch that a Pulsar client's entry becomes, and where earlier parts of it are."""
+
+    batch: bytes
+    earlier: Sequence[Position] = ()
+
+
+async def converted_batch(
+    ledger: ManagedLedger, position: Position, placed: Placed
+) -> AsBatch | None:
+    """None if the entry is a chunk, and the message is not complete with it. Raises
+    ManagedLedgerError.
+    """
+    whole = await _in_one_piece(ledger, position, placed.entry)
+    if whole is None:
+        return None
+    batch = await FOR_KAFKA.of(whole.entry, placed.first_offset, placed.messages)
+    return AsBatch(batch, whole.earlier)
+
+
+async def _in_one_piece(ledger: ManagedLedger, position: Position, entry: bytes) -> Whole | None:
+    try:
+        metadata, start = split_entry(entry)
+    except BadEntry:
+        return Whole(entry)
+    if not is_chunk(metadata):
+        return Whole(entry)
+    if not is_last_chunk(metadata):
+        return None
+    return await whole_message(ledger, position, metadata, entry[start:])
+
+
+def stored_batch(placed: Placed) -> bytes | None:
+    """None if the entry is not Kafka's, or what claims to be a RecordBatch is none."""
+    if not (start := batch_start(placed.entry)):
+        return None
     batch = placed.entry[start:]
     try:
         header = checked(batch)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.errors import CorruptStorage
 from pybroker.base.names import TxnId
-from pybroker.kafka.groups.values import StoredGroup, StoredMember
+from pybroker.kafka.groups.values import GroupKind, StoredGroup, StoredMember
 from pybroker.kafka.transactions.values import Kept, ProducerKey, StoredProducer
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import TxnAction
@@ -235,7 +235,7 @@ def _read_offset(data: Reader) -> tuple[TopicPartition, Committed]:
 
 
 def _write_group(out: Writer, stored: StoredGroup) -> None:
-    out.numbers((_folded(stored.generation), stored.since_ms, stored.is_consumer))
+    out.numbers((_folded(stored.generation), stored.since_ms, stored.kind))
     for text in (stored.protocol_type, stored.protocol, stored.leader):
         out.text(text)
     out.number(len(stored.members))
@@ -250,7 +250,7 @@ def _write_group(out: Writer, stored: StoredGroup) -> None:
 
 
 def _read_group(data: Reader) -> StoredGroup:
-    generation, since_ms, is_consumer = data.numbers(3)
+    generation, since_ms, kind = data.numbers(3)
     protocol_type, protocol, leader = data.text(), data.text(), data.text()
     members = tuple(_read_member(data) for _ in range(data.number()))
     return StoredGroup(
@@ -260,7 +260,7 @@ def _read_group(data: Reader) -> StoredGroup:
         leader,
         members,
         since_ms,
-        bool(is_consumer),
+        GroupKind(kind),
     )
 
 

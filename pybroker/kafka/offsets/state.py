@@ -42,7 +42,7 @@ def group_cost_bytes(group: str, stored: StoredGroup) -> int:
     members = sum(
         _MEMBER_BYTES + len(each.metadata) + len(each.assignment) for each in stored.members
     )
-    return _GROUP_BYTES + len(group) + members
+    return _GROUP_BYTES + len(group) + len(stored.protocol) + members
 
 
 class Pending(NamedTuple):

@@ -21,6 +21,7 @@ _FIRST_FLEXIBLE: Final = 3
 # Levels that are in force, and with that what clients may use: name, level. KIP-584.
 FEATURES: Final[dict[str, int]] = {
     "group.version": 1,  # KIP-848
+    "share.version": 1,  # KIP-932
     "transaction.version": 2,  # KIP-890
 }
 

@@ -12,6 +12,7 @@ from pybroker.kafka.groups.consumer_group import (
     ConsumerMember,
     GroupState,
 )
+from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.requests.consumer_group_heartbeat import placed
@@ -49,7 +50,7 @@ def _described(services: KafkaServices, shard: Shard, group_id: str) -> Mapping[
             "members": [_member(services, group, each) for each in group.members.values()],
         }
     stored = shard.log.state.groups.get(group_id)
-    if stored is None or not stored.is_consumer:
+    if stored is None or stored.kind is not GroupKind.CONSUMER:
         raise KafkaError(
             ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id} of KIP-848"
         )

@@ -17,6 +17,7 @@ from pybroker.kafka.groups.consumer_group import (
     ConsumerGroup,
     by_topic,
 )
+from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.offsets.records import TopicPartition
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.requests.join_group import fresh_id
@@ -64,11 +65,11 @@ async def _beat(
         session.user,
     )
     if beat.epoch == JOINS:
-        shard.check_joins_consumers(group_id)
+        shard.check_joins(group_id, GroupKind.CONSUMER)
     group = shard.consumers.for_beat(group_id, beat)
     partitions = None
     if group.looks_again(beat, shard.now_ms()):
-        partitions = _partitions(services, group.topics_with(beat))
+        partitions = partition_counts(services, group.topics_with(beat))
     answer = shard.consumers.beat(group, beat, partitions)
     await shard.durable(group_id)
     return answer
@@ -107,7 +108,7 @@ def _owned(
     return frozenset(found) or NOTHING
 
 
-def _partitions(services: KafkaServices, topics: frozenset[str]) -> dict[str, int]:
+def partition_counts(services: KafkaServices, topics: frozenset[str]) -> dict[str, int]:
     counts = {}
     for topic in topics:
         try:

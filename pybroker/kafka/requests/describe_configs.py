@@ -1,4 +1,4 @@
-"""DescribeConfigs: of topics and of this broker.
+"""DescribeConfigs: of topics, groups, and of this broker.
 
 - 1: the source of a value, and synonyms; 3: its type and its documentation (KIP-569).
 """
@@ -12,7 +12,12 @@ from pybroker.kafka.configs.kinds import Resource, Shown, Source
 from pybroker.kafka.configs.topic_configs import shown_configs
 from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
 from pybroker.kafka.pacing import paced
-from pybroker.kafka.permissions import Operation, require_admin, require_topic
+from pybroker.kafka.permissions import (
+    Operation,
+    require_admin,
+    require_group,
+    require_topic,
+)
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
 
@@ -51,7 +56,10 @@ def _configs(services: KafkaServices, session: Session, kind: int, name: str) ->
         require_admin(services, session, "DescribeConfigs of a broker")
         check_own(services, name)
         return broker_configs(services.config, services.nodes.own_id) if name else ()
-    if kind in (Resource.GROUP, Resource.CLIENT_METRICS, Resource.BROKER_LOGGER):
+    if kind == Resource.GROUP:
+        require_group(services, session, name)
+        return services.group_configs.shown(name)
+    if kind in (Resource.CLIENT_METRICS, Resource.BROKER_LOGGER):
         return ()
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"there are no configs of the type {kind}")
 

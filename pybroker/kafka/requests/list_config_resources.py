@@ -26,4 +26,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     if not wanted or Resource.BROKER in wanted:
         ids = [node.id for node in services.nodes.seen_by(session)]
         found += [{"resource_name": str(i), "resource_type": Resource.BROKER} for i in ids]
+    if not wanted or Resource.GROUP in wanted:
+        groups = services.group_configs.groups()
+        found += [{"resource_name": each, "resource_type": Resource.GROUP} for each in groups]
     return {"config_resources": found}

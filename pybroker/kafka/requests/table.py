@@ -104,6 +104,13 @@ ROWS: Final = {
         Row("ConsumerGroupDescribe", 69, 0, 1, "consumer_group_describe"),
         Row("ListConfigResources", 74, 0, 1, "list_config_resources"),
         Row("DescribeTopicPartitions", 75, 0, 0, "describe_topic_partitions"),
+        Row("ShareGroupHeartbeat", 76, 1, 1, "share_group_heartbeat"),
+        Row("ShareGroupDescribe", 77, 1, 1, "share_group_describe"),
+        Row("ShareFetch", 78, 1, 2, "share_fetch"),
+        Row("ShareAcknowledge", 79, 1, 2, "share_acknowledge"),
+        Row("DescribeShareGroupOffsets", 90, 0, 1, "describe_share_group_offsets"),
+        Row("AlterShareGroupOffsets", 91, 0, 0, "alter_share_group_offsets"),
+        Row("DeleteShareGroupOffsets", 92, 0, 0, "delete_share_group_offsets"),
     )
 }
 
@@ -121,15 +128,8 @@ LEFT_OUT: Final = {
     55: "DescribeQuorum: there is no KRaft quorum",
     71: "GetTelemetrySubscriptions: clients' metrics are not collected",
     72: "PushTelemetry: the same",
-    76: "ShareGroupHeartbeat: a Shared subscription of Pulsar's clients does what share groups do",
-    77: "ShareGroupDescribe: the same",
-    78: "ShareFetch: the same",
-    79: "ShareAcknowledge: the same",
     88: "StreamsGroupHeartbeat: Kafka Streams uses the classic protocol of groups",
     89: "StreamsGroupDescribe: the same",
-    90: "DescribeShareGroupOffsets: there are no share groups",
-    91: "AlterShareGroupOffsets: the same",
-    92: "DeleteShareGroupOffsets: the same",
 }
 
 

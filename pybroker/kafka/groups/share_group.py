@@ -1,0 +1,91 @@
+"""A share group: members and epochs as in KIP-848, but several members may have a partition.
+
+So nobody gives up a partition before another gets it, and a member follows with its next heartbeat.
+Source: KIP-932.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.groups.assignors import Assignment
+from pybroker.kafka.groups.consumer_group import (
+    Beat,
+    ConsumerGroup,
+    ConsumerLimits,
+    ConsumerMember,
+    GroupState,
+)
+from pybroker.kafka.groups.values import GroupKind
+from pybroker.kafka.offsets.records import TopicPartition
+
+ASSIGNOR: Final = "simple"
+_MOST_TOPICS: Final = 1_000  # that a group ever subscribed to
+
+
+class ShareGroup(ConsumerGroup):
+    kind = GroupKind.SHARE
+
+    def __init__(
+        self, group_id: str, limits: ConsumerLimits, epoch: int, stored_text: str = ""
+    ) -> None:
+        super().__init__(group_id, limits, epoch)
+        self.known_topics = topics_in(stored_text)
+
+    @property
+    def stored_text(self) -> str:
+        return ",".join(sorted(self.known_topics))
+
+    @property
+    def state(self) -> GroupState:
+        return GroupState.STABLE if self.members else GroupState.EMPTY
+
+    def _check(self, beat: Beat) -> None:
+        super()._check(beat)
+        if len(self.known_topics | (beat.topics or frozenset())) > _MOST_TOPICS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A share group may subscribe to {_MOST_TOPICS} topics in its life",
+            )
+
+    def _update(self, member: ConsumerMember, beat: Beat) -> bool:
+        self.known_topics |= beat.topics or frozenset()
+        return super()._update(member, beat)
+
+    def _assign_if_due(self) -> None:
+        if self.target_epoch < self.epoch:
+            subscriptions = {each.member_id: each.topics for each in self.members.values()}
+            self.target = shared(subscriptions, self.partitions)
+            self.assignor, self.target_epoch = ASSIGNOR, self.epoch
+
+    def _reconcile(
+        self, member: ConsumerMember, owned: frozenset[TopicPartition] | None, now_ms: int
+    ) -> None:
+        wanted = self.target.get(member.member_id, frozenset())
+        self._is_resized |= wanted != member.assigned
+        member.assigned = wanted
+        if member.epoch != self.target_epoch:
+            member.previous_epoch, member.epoch = member.epoch, self.target_epoch
+
+
+def topics_in(stored_text: str) -> frozenset[str]:
+    """The topics that a stored group ever subscribed to: names have no commas."""
+    return frozenset(stored_text.split(",")) - {""}
+
+
+def shared(
+    subscriptions: Mapping[str, frozenset[str]], partitions: Mapping[str, int]
+) -> Assignment:
+    """Each partition has a member, and each member a partition of every topic that it subscribes
+    to, as evenly as that allows.
+    """
+    found: dict[str, set[TopicPartition]] = {each: set() for each in subscriptions}
+    turn = 0
+    for topic in sorted(frozenset[str]().union(*subscriptions.values())):
+        members = sorted(each for each, topics in subscriptions.items() if topic in topics)
+        count = partitions.get(topic, 0)
+        for index in range(max(count, len(members)) if count else 0):
+            member = members[(turn + index) % len(members)]
+            found[member].add(TopicPartition(topic, index % count))
+        turn += count
+    return {member: frozenset(places) for member, places in found.items()}

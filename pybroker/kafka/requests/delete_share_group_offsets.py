@@ -1,0 +1,34 @@
+"""DeleteShareGroupOffsets (KIP-932): a share group without members forgets topics."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pybroker.kafka.errors import KafkaError, error_code, error_message
+from pybroker.kafka.pacing import paced
+from pybroker.kafka.permissions import require_group
+from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.session import Request, Session
+from pybroker.kafka.shares.group_offsets import REFUSALS, GroupOffsets
+
+Body = Mapping[str, Any]
+
+
+async def handle(services: KafkaServices, session: Session, request: Request) -> Body:
+    offsets = GroupOffsets(services, session, request["group_id"])
+    try:
+        require_group(services, session, request["group_id"])
+        await offsets.without_members()
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message}
+    asked = paced(request["topics"])
+    return {"responses": [await _deleted(services, offsets, each) async for each in asked]}
+
+
+async def _deleted(services: KafkaServices, offsets: GroupOffsets, asked: Body) -> Body:
+    topic = asked["topic_name"]
+    found = {"topic_name": topic, "topic_id": services.topic_ids.of(topic)}
+    try:
+        await offsets.delete(topic)
+    except REFUSALS as error:
+        return found | {"error_code": error_code(error), "error_message": error_message(error)}
+    return found

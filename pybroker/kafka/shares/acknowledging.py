@@ -1,0 +1,58 @@
+"""What a member says of its records, in ShareFetch and ShareAcknowledge: applied, and durable."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from managed_ledger.errors import ManagedLedgerError
+from pybroker.base.errors import PulsarError
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.pacing import paced
+from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.shares.acquired import AckBatch
+from pybroker.kafka.shares.share_consumer import ShareConsumer
+from pybroker.kafka.shares.share_sessions import SharePlace, ShareSession
+from pybroker.kafka.topics import named
+
+Said = Mapping[SharePlace, Sequence[AckBatch]]
+Failures = dict[SharePlace, Exception]
+REFUSALS = (KafkaError, PulsarError, ManagedLedgerError)
+
+
+async def asked_of(services: KafkaServices, topics: Sequence[Mapping[str, Any]]) -> Said:
+    """The partitions of a request, with their acknowledgements; unknown topics have no name."""
+    found: dict[SharePlace, Sequence[AckBatch]] = {}
+    async for name, topic in named(services, topics):
+        async for each in paced(topic["partitions"]):
+            place = SharePlace(topic["topic_id"], name or "", each["partition_index"])
+            found[place] = [
+                AckBatch(said["first_offset"], said["last_offset"], said["acknowledge_types"])
+                for said in each["acknowledgement_batches"]
+            ]
+    return found
+
+
+async def acknowledge(share: ShareSession, said: Said, may_renew: bool) -> Failures:
+    """Durable when this returns, but for the partitions in the result."""
+    failures: Failures = {}
+    changed: dict[SharePlace, ShareConsumer] = {}
+    async for place, batches in paced([each for each in said.items() if each[1]]):
+        try:
+            consumer = share.partitions.get(place)
+            if consumer is None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE, "The session has no records of this partition"
+                )
+            consumer.decide(batches, may_renew)
+            changed[place] = consumer
+        except REFUSALS as error:
+            failures[place] = error
+    stored = await asyncio.gather(
+        *(each.stored() for each in changed.values()), return_exceptions=True
+    )
+    for place, outcome in zip(changed, stored, strict=True):
+        if isinstance(outcome, REFUSALS):
+            failures[place] = outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return failures

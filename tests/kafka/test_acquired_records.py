@@ -1,0 +1,98 @@
+"""What a member of a share group says of its records, against a model with a state for each."""
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managed_ledger.position import Position
+from pybroker.kafka.errors import KafkaError
+from pybroker.kafka.shares.acquired import (
+    AckBatch,
+    AckType,
+    AcquiredEntry,
+    AcquiredRecords,
+    mask,
+    runs,
+)
+
+SIZES = (2, 4, 1, 5)  # of the entries; between two of them is an offset that nobody acquired
+
+
+def acquired() -> AcquiredRecords:
+    found, offset = AcquiredRecords(), 1
+    for number, size in enumerate(SIZES):
+        entry = AcquiredEntry(
+            Position(1, number), offset, size, mask(0, size), b"", 1, 0.0, waiting=mask(0, size)
+        )
+        entry.acquire(size)
+        found.add(entry)
+        offset += size + 1
+    return found
+
+
+def undecided(records: AcquiredRecords) -> set[int]:
+    return {
+        each.first_offset + index
+        for each in records.entries()
+        for start, stop in runs(each.undecided)
+        for index in range(start, stop)
+    }
+
+
+def said_of(first: int, types: Sequence[AckType], is_one: bool) -> AckBatch:
+    return AckBatch(first, first + len(types) - 1, types[:1] if is_one else types)
+
+
+BATCHES = st.lists(
+    st.builds(
+        said_of,
+        st.integers(0, 18),
+        st.lists(st.sampled_from([AckType.ACCEPT, AckType.RELEASE, AckType.REJECT]), min_size=1),
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+@given(st.lists(BATCHES, max_size=4))
+def test_a_request_is_applied_as_a_whole_or_not_at_all(requests: list[list[AckBatch]]) -> None:
+    records = acquired()
+    model = dict.fromkeys(undecided(records))
+    for batches in requests:
+        said: dict[int, AckType] = {}
+        in_order = all(a.last < b.first for a, b in itertools.pairwise(batches))
+        for first, last, types in batches:
+            kinds = (
+                list(types) if len(types) == last - first + 1 else list(types) * (last - first + 1)
+            )
+            said |= dict(zip(range(first, last + 1), kinds, strict=True))
+        held = undecided(records)
+        if in_order and said.keys() <= held:
+            records.decide(batches, 0.0, may_renew=False)
+            model |= said
+        else:
+            with pytest.raises(KafkaError):
+                records.decide(batches, 0.0, may_renew=False)
+        assert undecided(records) == {each for each, kind in model.items() if kind is None}
+    for entry in records.entries():
+        for index in range(entry.messages):
+            kind = model[entry.first_offset + index]
+            assert bool(entry.released >> index & 1) is (kind is AckType.RELEASE)
+            is_settled = kind in (AckType.ACCEPT, AckType.REJECT)
+            assert bool(entry.unacked >> index & 1) is not is_settled
+
+
+@given(st.integers(0, 1 << 70), st.integers(1, 80))
+def test_records_are_handed_out_once_and_in_order(bits: int, most: int) -> None:
+    entry = AcquiredEntry(Position(1, 1), 100, 71, bits, b"", 1, 0.0, waiting=bits)
+    given_out: list[int] = []
+    while entry.waiting:
+        ranges = entry.acquire(most)
+        offsets = [each for first, last in ranges for each in range(first, last + 1)]
+        assert 0 < len(offsets) <= most
+        given_out += offsets
+    assert given_out == [100 + index for index in range(71) if bits >> index & 1]
+    assert entry.undecided == bits
