@@ -109,7 +109,7 @@ def test_who_has_asked_for_redelivery_has_nothing_twice():
     only = life(M0)
     only.begin_pass(1)
     only.given(M0)
-    only.forget(at(6))
+    only.forget(at(6), connected=True)
     only.begin_pass(1)
     only.given(M1)
     first = up_to(M0, only, committed("t1", 5), at(4))
@@ -159,7 +159,29 @@ def test_a_client_that_looks_like_an_earlier_one_has_an_excuse():
 
 def test_who_asks_for_redelivery_while_the_topic_is_unloaded_may_not_be_understood():
     only = life(M0)
-    only.forget(at(6))
+    only.forget(at(6), connected=True)
+    only.begin_pass(2)
+    only.given(M1)
+    assert reason(up_to(M1, only, Txn("t2", "t2"), at(8, "t2"))) is not None
+
+
+def test_who_asks_for_redelivery_while_it_is_away_is_understood_whatever_happens_meanwhile():
+    only = life(M0)
+    only.begin_pass(1)
+    only.given(M0)
+    only.forget(at(6), connected=False)
+    only.subscribes(2, 2)
+    only.begin_pass(2)
+    only.given(M1)
+    first = up_to(M0, only, committed("t1", 5), at(4))
+    assert reason(up_to(M1, only, Txn("t2", "t2"), at(8, "t2")), first) is None
+
+
+def test_whose_first_attempt_to_subscribe_again_came_before_an_unload_may_not_be_understood():
+    only = life(M0)
+    only.forget(at(6), connected=False)
+    only.subscribes(2, 1)
+    only.subscribes(3, 2)
     only.begin_pass(2)
     only.given(M1)
     assert reason(up_to(M1, only, Txn("t2", "t2"), at(8, "t2"))) is not None

@@ -51,6 +51,8 @@ ID, AT = TxnId(1, 2), Position(3, 200)
         ),
         (LifeRecord(3, "me", 1, 300), "010106030001ac02026d6500"),
         (LifeRecord(3, "me", 1, 300, plainly=True), "010106030201ac02026d6500"),
+        (LifeRecord(3, "me", 1, 300, epoch=-1), "010108030001ac02026d650000"),
+        (LifeRecord(3, "me", 1, 300, epoch=299), "010108030001ac02026d6500ac02"),
         (
             LifeRecord(3, "me", 1, 300, ((ID, (AT, 5)),), is_gone=True),
             "010106030101ac02026d6501010203c80105",
@@ -69,8 +71,8 @@ def test_a_pending_acknowledgement_is_stored_as_it_always_was(
 
 
 def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
-    with pytest.raises(CorruptStorage, match=r"of kind 8, .* run the version that wrote it"):
-        store.decode_entry(bytes.fromhex("01010800"), "The log")
+    with pytest.raises(CorruptStorage, match=r"of kind 9, .* run the version that wrote it"):
+        store.decode_entry(bytes.fromhex("01010900"), "The log")
 
 
 @pytest.mark.parametrize(

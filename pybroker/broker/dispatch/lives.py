@@ -18,7 +18,7 @@ Lives and their taints are stored in the pending-ack log (`LifeRecord`). A resto
 been given everything, twice. The model is spec/acknowledgements.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -45,6 +45,7 @@ class Life:
     """Positions are exclusive bounds: everything unacknowledged before them was given."""
 
     __slots__ = (
+        "asked",
         "before",
         "clear_at",
         "clear_to",
@@ -87,6 +88,7 @@ class Life:
         self.plain_is_known = True
         self.plainly = False  # whether there was one
         self.epoch: int | None = -1  # of its latest request for redelivery; None: unknown
+        self.asked: int | None = -1  # the same, perhaps before it is followed
         self.stored = False  # whether the pending-ack log has it as it is
         self.recorded = False  # whether the log has it in any form
 
@@ -97,11 +99,22 @@ class Life:
         self.oldest, self.holds = now, None
         self.taints.clear()
 
+    def asks_in(self, epoch: int) -> bool:
+        """Note the epoch of a request. Returns whether it is new: then it is followed once its
+        record is durable. After a crash, the client must not seem to have dropped what it was given
+        in it.
+        """
+        if self.asked is not None and epoch <= self.asked:
+            return False
+        self.asked, self.stored = epoch, False
+        return True
+
     def begins_epoch(self, epoch: int) -> bool:
         """Note the epoch of a request. Returns whether the client has dropped what it was given
         before it. Source: PIP-84.
         """
         known, self.epoch = self.epoch, epoch if self.epoch is None else max(epoch, self.epoch)
+        self.asks_in(epoch)
         return known is not None and epoch > known
 
     def acknowledges_plainly(self, reach: Reach) -> bool:
@@ -134,7 +147,13 @@ class Life:
     def record(self) -> LifeRecord:
         taints = tuple((txn_id, first) for txn_id, first in self.taints.items())
         return LifeRecord(
-            self.number, self.name, self.consumer_id, self.request_id, taints, plainly=self.plainly
+            self.number,
+            self.name,
+            self.consumer_id,
+            self.request_id,
+            taints,
+            plainly=self.plainly,
+            epoch=self.asked,
         )
 
 
@@ -154,7 +173,7 @@ class Lives:
         self._numbers = 0
         self._held_at: dict[TxnId, int] = {}  # the latest individual acknowledgement
         # Called with a life whose record is to be stored, and whether it is gone for ever.
-        self.on_changed: Callable[[Life, bool], object] | None = None
+        self.on_changed: Callable[[Life, bool], Awaitable[None]] | None = None
 
     # -- lives begin and end
 
@@ -169,7 +188,7 @@ class Lives:
                 life.plainly, life.plain_is_known, life.plain_to = True, False, (acknowledged, inf)
             life.taints = dict(record.taints)
             life.stored = life.recorded = True
-            life.epoch = None
+            life.epoch = life.asked = record.epoch
             self._gone[life.number] = life
             self._by_name.setdefault((life.name, life.consumer_id), []).append(life)
             self._numbers = max(self._numbers, life.number)
@@ -201,6 +220,14 @@ class Lives:
             if rises and (found is None or found.request_id < life.request_id):
                 found = life
         return found
+
+    def asks(self, life: Life | None, epoch: int) -> Awaitable[None] | None:
+        """Its client requests redelivery in this epoch. Follow it when the result is done; None: at
+        once. See Life.asks_in.
+        """
+        if life is None or self.on_changed is None or not life.asks_in(epoch):
+            return None
+        return self.on_changed(life, False)
 
     def leave(self, life: Life, closed: bool) -> None:
         """A consumer has left, after `begin` if it was the active one. `closed`: its client has

@@ -1,6 +1,7 @@
 """SUBSCRIBE, FLOW, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
@@ -220,6 +221,30 @@ def redeliver(
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
         return None
+    if command.HasField("consumer_epoch") and isinstance(slot.subscription, Subscription):
+        lives = slot.subscription.reader.lives
+        noted = None if lives is None else lives.asks(slot.consumer.life, command.consumer_epoch)
+        if noted is not None:
+            return _redeliver_once(noted, session, slot, command)
+    return _redeliver(session, slot, command)
+
+
+async def _redeliver_once(
+    noted: Awaitable[None],
+    session: Connection,
+    slot: ConsumerSlot,
+    command: pb.CommandRedeliverUnacknowledgedMessages,
+) -> None:
+    await noted
+    if session.consumers.get(command.consumer_id) is slot:
+        rest = _redeliver(session, slot, command)
+        if rest is not None:
+            await rest
+
+
+def _redeliver(
+    session: Connection, slot: ConsumerSlot, command: pb.CommandRedeliverUnacknowledgedMessages
+) -> Rest | None:
     drops = False
     if command.HasField("consumer_epoch"):
         slot.frames.begin_epoch(command.consumer_epoch)

@@ -167,6 +167,8 @@ class LifeRecord:
     taints: Sequence[tuple[TxnId, Place]] = ()
     is_gone: bool = False  # it will not return
     plainly: bool = False  # it has acknowledged cumulatively without a transaction
+    # Of its latest request for redelivery; -1: none. None: unknown, in logs of earlier versions.
+    epoch: int | None = None
 
 
 Record = AckRecord | EndRecord | PassedOverRecord | LifeRecord

@@ -46,6 +46,7 @@ class _Operation(enum.IntEnum):
     PASSED_OVER = 5  # belongs to no transaction
     LIFE = 6  # nor does this
     CUMULATIVE_OF_LIFE = 7  # CUMULATIVE_SPARING, with the life
+    LIFE_IN_EPOCH = 8  # LIFE, with the epoch
 
 
 _OPERATIONS: Final = frozenset(_Operation)
@@ -65,7 +66,8 @@ def encode_entry(records: Sequence[Record]) -> bytes:
             out.number(_Operation.PASSED_OVER)
             _write_held(out, record.messages)
         elif isinstance(record, LifeRecord):
-            out.number(_Operation.LIFE)
+            has_epoch = record.epoch is not None
+            out.number(_Operation.LIFE_IN_EPOCH if has_epoch else _Operation.LIFE)
             _write_life(out, record)
         else:
             _write_head(out, _ack_operation(record), record.txn_id)
@@ -109,6 +111,8 @@ def _write_life(out: Writer, life: LifeRecord) -> None:
     out.number(len(life.taints))
     for txn_id, (position, index) in life.taints:
         out.numbers((*txn_id, *position, index))
+    if life.epoch is not None:
+        out.number(life.epoch + 1)
 
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
@@ -142,8 +146,8 @@ def _read_record(data: Reader, source: str) -> Record:
     operation = _Operation(number)
     if operation is _Operation.PASSED_OVER:
         return PassedOverRecord(_read_held(data))
-    if operation is _Operation.LIFE:
-        return _read_life(data)
+    if operation is _Operation.LIFE or operation is _Operation.LIFE_IN_EPOCH:
+        return _read_life(data, operation is _Operation.LIFE_IN_EPOCH)
     txn_id = TxnId(data.number(), data.number())
     if operation is _Operation.COMMIT:
         return EndRecord(txn_id, TxnAction.COMMIT)
@@ -165,12 +169,13 @@ def _read_held(data: Reader) -> dict[Position, Held]:
     return {each.position: _held(each) for each in _read_acks(data)}
 
 
-def _read_life(data: Reader) -> LifeRecord:
+def _read_life(data: Reader, has_epoch: bool) -> LifeRecord:
     number, flags, consumer_id, request_id = data.numbers(4)
     name = data.text()
     taints = tuple(_read_taint(data) for _ in range(data.number()))
     gone, plainly = bool(flags & _GONE), bool(flags & _PLAINLY)
-    return LifeRecord(number, name, consumer_id, request_id, taints, gone, plainly)
+    epoch = data.number() - 1 if has_epoch else None
+    return LifeRecord(number, name, consumer_id, request_id, taints, gone, plainly, epoch)
 
 
 def _read_taint(data: Reader) -> tuple[TxnId, Place]:

@@ -46,20 +46,25 @@ class Life:
     twice: set[Key] = field(default_factory=set)  # what arrived twice in one pass
     loads: list[int] = field(default_factory=list)  # of the topic, in which it was there since
     known_in: int | None = None  # the load of the topic in which it has subscribed
-    asked_in: int | None = None  # the same, when it asked for redelivery, until that is followed
-    unsure: bool = False  # it asked when the broker was about to forget what it knew before
+    # It has requested redelivery, and nothing arrived since: the loads in which it told the broker.
+    told_in: set[int] | None = None
+    unsure: bool = False  # the broker may have heard so in one load, and given it nothing in it
 
-    def forget(self, now: Moment) -> None:
-        """It drops all that it has, and tells the broker so, before it is given any more."""
+    def forget(self, now: Moment, connected: bool) -> None:
+        """It drops all that it has, and tells the broker so, before it is given any more: at once
+        while it is connected, and with each SUBSCRIBE.
+        """
         self.since, self.unsure = now, False
-        self.asked_in = self.asked_in or self.known_in
+        self.told_in = {self.known_in} if connected and self.known_in is not None else set()
         self.passes, self.twice = [], set()
-        self.loads = [] if self.known_in is None else [self.known_in]
+        self.loads = [*self.told_in]
 
     def subscribes(self, request_id: int, load: int) -> None:
         """The broker may know it from now on, even if it hears no answer."""
         self.subscribed.append(request_id)
         self.loads.append(load)
+        if self.told_in is not None:
+            self.told_in.add(load)
 
     def is_known_in(self, load: int) -> None:
         """It has subscribed. After an unload the broker remembers no passes, only lives."""
@@ -68,11 +73,11 @@ class Life:
 
     def begin_pass(self, load: int) -> None:
         self.passes.append(set())
-        self.unsure = self.unsure or self.asked_in not in (None, load)
+        self.unsure = self.unsure or bool((self.told_in or set()) - {load})
         self.is_known_in(load)
 
     def given(self, key: Key) -> None:
-        self.asked_in = None
+        self.told_in = None
         if not self.passes:
             self.passes.append(set())
         if key in self.passes[-1]:

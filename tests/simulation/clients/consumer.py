@@ -118,14 +118,20 @@ class RawConsumer:
     # -- connections
 
     async def connect(self) -> bool:
-        """Tries once."""
+        """Tries once. Without an answer it closes the connection: the broker may still take the
+        SUBSCRIBE, and would deliver to a consumer that nobody reads.
+        """
         self.cut()
+        peer: _Peer | None = None
         try:
             peer = await _Peer.connect()
             peer.owner = self
             await peer.request(pb.CommandTcClientConnectRequest(tc_id=0))
             return await self._subscribe(peer)
         except (OSError, Gone):
+            if peer is not None:
+                peer.owner = None
+                peer.close()
             return False
 
     async def _subscribe(self, peer: _Peer) -> bool:

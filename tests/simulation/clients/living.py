@@ -273,7 +273,7 @@ class Worker(Transacting):
         for hand in self.hands:
             if not keeps:
                 hand.drop_all()
-            hand.life.forget(now)
+            hand.life.forget(now, hand.consumer.connected)
             hand.requests += 1
             hand.consumer.redeliver()
 
