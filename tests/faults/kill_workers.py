@@ -8,6 +8,7 @@
 """
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -141,6 +142,7 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
     ]
     triple = 0
     while not progress.stopping:
+        began_s = time.monotonic()
         txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
         try:
             for producer in producers:
@@ -148,6 +150,9 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
             commits = triple % 5 != 4 and end(client, txn, commit=True)
         except SETBACKS:
             commits = False  # whether the message is stored is unknown: start over
+        except InvalidTxnStatus as refusal:
+            check_timed_out(began_s, refusal)
+            commits = False
         if not commits:
             end(client, txn, commit=False)
         (books.committed_triples if commits else books.aborted_triples).add(triple)
@@ -168,19 +173,31 @@ def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
         messages = receive_some(consumer)
         if not messages:
             continue
+        began_s = time.monotonic()
         txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
         try:
             for message in messages:
                 producer.send(message.data(), txn=txn)
                 consumer.acknowledge(message, txn=txn)
-        except (*SETBACKS, TransactionConflict):
+        except (*SETBACKS, TransactionConflict, InvalidTxnStatus) as error:
             # A conflict: a message was redelivered after a kill, but its commit had succeeded.
+            if isinstance(error, InvalidTxnStatus):
+                check_timed_out(began_s, error)
             end(client, txn, commit=False)
             consumer.redeliver_unacknowledged_messages()  # also untouched ones
             continue
         if end(client, txn, commit=True):
             books.committed_copies += [int(message.data()) for message in messages]
             progress.made("copies", len(messages))
+
+
+def check_timed_out(began_s: float, refusal: InvalidTxnStatus) -> None:
+    """Raises RuntimeError if the transaction, which nobody else ends, is younger than its timeout.
+    The refusal names its state, and who ended it, if that was neither its owner nor the timeout.
+    """
+    age_s = time.monotonic() - began_s
+    if 1000 * age_s < TXN_TIMEOUT_MS:
+        raise RuntimeError(f"{age_s:.1f} s after it began: {refusal}") from refusal
 
 
 def receive_some(consumer: Consumer) -> list[Message]:
