@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TooManyRequests, TransactionNotFound
+from pybroker.base.machines import machine_of
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.client.aio import Client
@@ -19,7 +20,7 @@ from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import passing
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.gateway.read_ahead import Ahead, ReadAhead, Valve
+from pybroker.gateway.read_ahead import Ahead, ReadAhead
 from pybroker.gateway.visitor import Visitor
 from pybroker.security.identity import Credentials, Identity
 
@@ -27,9 +28,11 @@ TIMEOUT_S: Final = 30.0  # of each request to the broker
 _HERE: Final = "within.invalid"  # no machine has this name (RFC 2606)
 
 
-class Pipe(Valve, Protocol):
+class Pipe(Protocol):
     """A connection within this process."""
 
+    def hold(self) -> None: ...
+    def go_on(self) -> None: ...
     def log_in(self, identity: Identity | None) -> None: ...
     def is_closing(self) -> bool: ...
 
@@ -82,6 +85,10 @@ class VisitorClient:
         self.client.keep_messages_in(self.new_queue)
         self._tasks = Tasks("a visitor's client")
         ahead.add(self)
+
+    @property
+    def machine(self) -> str:
+        return machine_of(self.visitor.address[0])
 
     def transaction(self, txn_id: TxnId) -> Transaction:
         """One that was begun elsewhere. Raises TransactionNotFound if no coordinator can have it:

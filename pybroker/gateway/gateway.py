@@ -37,7 +37,10 @@ class Gateway:
         self.config = config
         self.clock = clock
         self._rng = rng
-        self._ahead = Ahead(config.max_pending_delivery_bytes)
+        self._ahead = Ahead(
+            config.web_socket_pulsar_client_memory_limit_in_mb * 1024 * 1024
+            or config.max_pending_delivery_bytes
+        )
         self.visitors = Visitors(self.new_client)
         self.receivers = Receivers(self.new_client)
         self.tasks = Tasks("visitors over HTTP")

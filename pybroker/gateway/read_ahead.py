@@ -5,12 +5,16 @@
 written to them is accounted and limited there, as for sockets that a peer does not read.
 
 A message may be a thousand times as large as what the broker has sent, because it is decompressed
-here. So what all queues hold together is limited, too: beyond that no client gets more, and the
-queue that has been full for longest is ended after `TAKE_S`, until there is room.
+here. So what all queues hold together is limited, too. Beyond that the clients of a machine that
+holds more than its share of the limit get no more, and of the machine that holds the most, the
+queues that stay full for `TAKE_S` are ended until there is room.
 """
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pybroker.base.errors import TooManyRequests
@@ -25,61 +29,102 @@ _OF_A_MESSAGE: Final = 500  # bytes that it takes besides its payload
 
 
 class Valve(Protocol):
+    @property
+    def machine(self) -> str: ...
     def hold(self) -> None: ...
     def go_on(self) -> None: ...
 
 
+@dataclass(slots=True)
+class _Full:
+    size_bytes: int
+    since_s: float
+
+
 class Ahead:
-    """What the queues of all visitors hold beyond AHEAD_BYTES each."""
+    """What the queues of all visitors hold, those that have more than AHEAD_BYTES."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.held_bytes = 0
-        self.tight = False
         self._limit_bytes = limit_bytes
-        self._full: dict[ReadAhead, int] = {}  # the one that has been full for longest first
-        self._valves: dict[Valve, None] = {}
+        self._full: dict[ReadAhead, _Full] = {}  # the one that has been full for longest first
+        self._of_machines = Counter[str]()  # bytes
+        self._valves: dict[str, dict[Valve, None]] = {}
+        self._tight: dict[str, float] = {}  # machines whose clients get no more; since when
         self._due: asyncio.TimerHandle | None = None
 
     def add(self, valve: Valve) -> None:
-        self._valves[valve] = None
-        if self.tight:
+        self._valves.setdefault(valve.machine, {})[valve] = None
+        if valve.machine in self._tight:
             valve.hold()
 
     def remove(self, valve: Valve) -> None:
-        self._valves.pop(valve, None)
+        of_machine = self._valves[valve.machine]
+        of_machine.pop(valve, None)
+        if not of_machine:
+            del self._valves[valve.machine]
 
     def account(self, queue: "ReadAhead", held_bytes: int) -> None:
         excess = held_bytes if held_bytes > AHEAD_BYTES else 0
-        self.held_bytes += excess - self._full.get(queue, 0)
-        if excess:
-            self._full[queue] = excess
+        known = self._full.get(queue)
+        change = excess - (known.size_bytes if known is not None else 0)
+        if not change:
+            return
+        if not excess:
+            del self._full[queue]
+        elif known is not None:
+            known.size_bytes = excess
         else:
-            self._full.pop(queue, None)
-        if not self.tight and self.held_bytes > self._limit_bytes:
-            self._tighten()
-        elif self.tight and self.held_bytes * 2 <= self._limit_bytes:
-            self._loosen()
+            self._full[queue] = _Full(excess, asyncio.get_running_loop().time())
+        self._count(queue.machine, change)
 
-    def _tighten(self) -> None:
-        self.tight = True
-        for valve in self._valves:
+    def _count(self, machine: str, change: int) -> None:
+        self.held_bytes += change
+        self._of_machines[machine] += change
+        if not self._of_machines[machine]:
+            del self._of_machines[machine]
+        if self.held_bytes * 2 <= self._limit_bytes:
+            for each in list(self._tight):
+                self._loosen(each)
+        elif machine in self._tight:
+            if self._of_machines[machine] * 2 <= self._share_bytes:
+                self._loosen(machine)
+        elif self.held_bytes > self._limit_bytes:
+            # The first time others may have more than their shares, too.
+            for each in [machine] if self._tight else list(self._of_machines):
+                if self._of_machines[each] > self._share_bytes:
+                    self._tighten(each)
+
+    @property
+    def _share_bytes(self) -> int:
+        return self._limit_bytes // max(1, len(self._of_machines))
+
+    def _tighten(self, machine: str) -> None:
+        self._tight[machine] = asyncio.get_running_loop().time()
+        for valve in self._valves.get(machine, ()):
             valve.hold()
-        self._look_later()
+        if self._due is None:
+            self._look_later()
 
-    def _loosen(self) -> None:
-        self.tight = False
-        if self._due is not None:
-            self._due.cancel()
-        for valve in list(self._valves):
+    def _loosen(self, machine: str) -> None:
+        del self._tight[machine]
+        for valve in list(self._valves.get(machine, ())):
             valve.go_on()
 
     def _look_later(self) -> None:
-        self._due = asyncio.get_running_loop().call_later(TAKE_S, self._end_the_oldest)
+        self._due = asyncio.get_running_loop().call_later(TAKE_S, self._end_what_stays_full)
 
-    def _end_the_oldest(self) -> None:
-        if self.tight and self._full:
-            next(iter(self._full)).end()
-        if self.tight:
+    def _end_what_stays_full(self) -> None:
+        self._due = None
+        full_until_s = asyncio.get_running_loop().time() - TAKE_S
+        while self._tight:
+            ((machine, _),) = self._of_machines.most_common(1)
+            queue = next(each for each in self._full if each.machine == machine)
+            since_s = self._tight.get(machine, math.inf)
+            if max(since_s, self._full[queue].since_s) > full_until_s:
+                break
+            queue.end()
+        if self._tight:
             self._look_later()
 
 
@@ -90,6 +135,7 @@ class ReadAhead(ReceiveQueue):
         self._ahead = ahead
         self._held_bytes = 0
         self._holds = False
+        self._has_failed = asyncio.Event()
         self.came: Callable[[], None] = do_nothing  # called after each arrival
 
     def put(self, messages: Sequence[Message]) -> None:
@@ -111,6 +157,22 @@ class ReadAhead(ReceiveQueue):
         dropped = super().discard(receiver, among)
         self._count(dropped, -1)
         return dropped
+
+    @property
+    def machine(self) -> str:
+        return self._valve.machine
+
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        self._has_failed.set()
+
+    async def until_failed(self) -> None:
+        """Raises what has ended its consumer, also while nobody wants a message. Returns if there
+        still are some: whoever takes the last one is told.
+        """
+        await self._has_failed.wait()
+        if not len(self) and self.failure is not None:
+            raise self.failure
 
     def end(self) -> None:
         """Its messages go to other consumers of their subscriptions."""

@@ -96,8 +96,11 @@ class Receiver:
         topic. Raises PulsarError.
         """
         async with self._opening:
-            if self._consumer is None or self._consumer.queue.failure is not None:
-                self._consumer = None  # it has failed: its topic was deleted, for example
+            if self._consumer is not None and self._consumer.queue.failure is not None:
+                # Its topic was deleted, for example. Otherwise it would keep others out.
+                failed, self._consumer = self._consumer, None
+                await failed.close()
+            if self._consumer is None:
                 if initial_position is None and self._source.topic.startswith("persistent://"):
                     await self._require_subscription()
                 self._consumer = await self._at_broker.client.subscribe(

@@ -2,16 +2,18 @@
 
 import json
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import websocket
 from raw_websocket import CONTINUATION, FIN, TEXT, RawPeer
-from ws_programs import connected, publish, refusal
+from ws_programs import connected, payload_of, publish, receive, refusal
 
 import pybroker.testing
-from pybroker.client import Client
+from pybroker.client import Client, CompressionType
 from pybroker.gateway.polls import MOST
 from pybroker.testing import RunningBroker
 
@@ -89,3 +91,77 @@ def test_large_messages_that_do_not_end_hold_up_only_large_ones() -> None:
 
 async def taken_bytes(running: Any) -> int:
     return int(running._services.frames.taken_bytes)
+
+
+# -- what is received and not taken: a message is small on its way, and large once uncompressed
+
+AHEAD_MB = 1
+LARGE = b"\0" * 900_000
+FROM_THE_START = "subscriptionInitialPosition=Earliest"
+
+
+def limited() -> AbstractContextManager[RunningBroker]:
+    settings = {"web_socket_pulsar_client_memory_limit_in_mb": AHEAD_MB}
+    return pybroker.testing.broker(http=True, **settings)
+
+
+@contextmanager
+def full_queues(broker: RunningBroker, machine: str) -> Iterator[list[websocket.WebSocket]]:
+    """Of WebSockets of a machine that take nothing of the topic "large"."""
+    url = urlsplit(broker.admin_url)
+    with Client(broker.service_url) as client, ExitStack() as peers:
+        client.create_producer("large", compression_type=CompressionType.ZLib).send(LARGE)
+        client.create_producer("small").send(b"x")
+        opened = []
+        for number in range(2):
+            at = (url.hostname or "", url.port or 0)
+            sock = socket.create_connection(at, timeout=30, source_address=(machine, 0))
+            path = f"v2/consumer/{IN}/large/{number}?pullMode=true&{FROM_THE_START}"
+            opened.append(peers.enter_context(connected(broker, path, socket=sock)))
+        broker.wait_until(lambda: broker.call(held_bytes) > AHEAD_MB * 1024 * 1024)
+        yield opened
+
+
+async def held_bytes(running: Any) -> int:
+    return int((await running._inside.gateway())._ahead.held_bytes)
+
+
+def got(broker: RunningBroker, topic: str, wait_ms: int = 30_000, **options: Any) -> list[bytes]:
+    answer = httpx.post(
+        f"{broker.admin_url}/topics/{IN}/{topic}/subscriptions/http/receive",
+        json={"subscriptionInitialPosition": "Earliest", "waitMs": wait_ms, **options},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+    return [payload_of(each) for each in answer.json()["messages"]]
+
+
+def test_a_machine_that_takes_nothing_keeps_no_other_from_its_messages() -> None:
+    with limited() as broker, full_queues(broker, "127.0.0.2"):
+        assert got(broker, "large") == [LARGE]
+        assert got(broker, "small") == [b"x"]
+        with connected(broker, f"v2/reader/{IN}/small?messageId=earliest") as ws:
+            assert receive(ws) == b"x"
+
+
+def test_what_a_machine_does_not_take_is_given_up_until_its_others_get_theirs() -> None:
+    with limited() as broker, full_queues(broker, "127.0.0.1") as greedy:
+        assert got(broker, "small", wait_ms=100) == []
+        broker.clock.advance("11s")
+        assert got(broker, "small") == [b"x"]
+        code, frame = greedy[0].recv_data()
+        assert (code, b"receive faster" in frame) == (websocket.ABNF.OPCODE_CLOSE, True)
+
+
+def test_a_receiver_that_was_given_up_begins_again() -> None:
+    with limited() as broker:
+        exclusive: dict[str, Any] = {"subscriptionType": "Exclusive", "maxMessages": 1}
+        with Client(broker.service_url) as client:
+            producer = client.create_producer("large", compression_type=CompressionType.ZLib)
+            for _ in range(3):
+                producer.send(LARGE)
+        assert got(broker, "large", **exclusive) == [LARGE]  # the next one waits in its queue
+        with full_queues(broker, "127.0.0.1"):
+            broker.clock.advance("11s")
+            broker.wait_until(lambda: broker.call(held_bytes) < AHEAD_MB * 1024 * 1024)
+        assert got(broker, "large", **exclusive) == [LARGE]

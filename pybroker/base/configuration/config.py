@@ -77,6 +77,8 @@ class BrokerConfig:
     web_socket_max_text_frame_size: int = 1024 * 1024  # bytes of a message
     web_socket_ping_duration_seconds: int = -1  # 0 or less: no pings
     web_socket_session_idle_timeout_millis: int = 300_000
+    # Received by visitors' clients, uncompressed and not yet taken; 0: max_pending_delivery_bytes.
+    web_socket_pulsar_client_memory_limit_in_mb: int = 0
     web_socket_allowed_origins: tuple[str, ...] = ()  # other sites' pages; *: all
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes

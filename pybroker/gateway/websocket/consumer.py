@@ -16,10 +16,11 @@ from pybroker.client.messages import Message, MessageId
 from pybroker.client.producing.producer import Producer
 from pybroker.gateway.clients import VisitorClient
 from pybroker.gateway.message_ids import message_id_of, text_of_message_id
+from pybroker.gateway.read_ahead import ReadAhead
 from pybroker.gateway.received_json import received
 from pybroker.gateway.websocket import messages
 from pybroker.gateway.websocket.channel import Channel
-from pybroker.gateway.websocket.endpoint import Endpoint, both
+from pybroker.gateway.websocket.endpoint import Endpoint, together
 from pybroker.gateway.websocket.messages import NOT_JSON, BadMessage, Command
 from pybroker.gateway.websocket.parameters import (
     ConsumerParameters,
@@ -96,8 +97,10 @@ class ConsumerEndpoint(Endpoint):
         assert self._subscription is not None
         if self._pattern is not None:
             self._pattern.go_on(self.at_broker.start)
-        await both(
-            self._deliver(channel, self._subscription), self._obey(channel, self._subscription)
+        await together(
+            self._deliver(channel, self._subscription),
+            self._obey(channel, self._subscription),
+            _until_failed(self._subscription),
         )
 
     # -- messages
@@ -167,6 +170,13 @@ class ConsumerEndpoint(Endpoint):
         await channel.send(messages.acknowledged(said.message_id or "", failure))
 
 
+async def _until_failed(subscription: Subscription) -> None:
+    """Raises PulsarError: also a peer that wants no message now is told."""
+    queue = subscription.queue
+    assert isinstance(queue, ReadAhead)
+    await queue.until_failed()
+
+
 class _DeadLetterQueue:
     """Takes the messages that were delivered too often."""
 
@@ -226,7 +236,11 @@ class ReaderEndpoint(Endpoint):
 
     async def serve(self, channel: Channel) -> None:
         assert self._consumer is not None
-        await both(self._deliver(channel, self._consumer), self._obey(channel, self._consumer))
+        await together(
+            self._deliver(channel, self._consumer),
+            self._obey(channel, self._consumer),
+            _until_failed(self._consumer),
+        )
 
     async def _deliver(self, channel: Channel, consumer: Consumer) -> None:
         while True:

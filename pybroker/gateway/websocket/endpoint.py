@@ -72,9 +72,9 @@ class Endpoint:
             self.channel.close(GOING_AWAY, "The broker shuts down: connect again")
 
 
-async def both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
-    """Runs two coroutines until one of them raises; the other is cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in (first, second)]
+async def together(*work: Coroutine[Any, Any, None]) -> None:
+    """Runs coroutines until one of them raises; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for each in done:

@@ -18,7 +18,7 @@ from pybroker.client.transactions.transaction import Transaction
 from pybroker.gateway.clients import VisitorClient
 from pybroker.gateway.websocket import messages
 from pybroker.gateway.websocket.channel import FREE_BYTES, Channel
-from pybroker.gateway.websocket.endpoint import Endpoint, both
+from pybroker.gateway.websocket.endpoint import Endpoint, together
 
 _PENDING_BYTES: Final = 256 * 1024
 _TRANSACTIONS: Final = 100  # that are remembered
@@ -61,7 +61,7 @@ class ProducerEndpoint(Endpoint):
         self._producer = await self.at_broker.client.create_producer(self._topic, **self._options)
 
     async def serve(self, channel: Channel) -> None:
-        await both(self._read(channel), self._answer(channel))
+        await together(self._read(channel), self._answer(channel))
 
     async def _read(self, channel: Channel) -> None:
         while True:

@@ -29,6 +29,8 @@ Received = Message | MessageId
 
 
 class Subscription(Protocol):
+    @property
+    def queue(self) -> ReceiveQueue: ...
     async def receive(self) -> Message: ...
     async def acknowledge(self, message: Received, txn: Transaction | None = None) -> None: ...
     def negative_acknowledge(self, message: Received) -> None: ...
@@ -72,7 +74,7 @@ class PatternSubscription:
         self._namespace, self._pattern = _namespace_and_pattern(pattern)
         self._subscription = subscription
         self._options = options
-        self._queue = at_broker.new_queue()
+        self.queue = at_broker.new_queue()
         self._consumers: dict[str, Consumer] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -102,7 +104,7 @@ class PatternSubscription:
                 f"most {MOST_TOPICS}: use several patterns, or a client of the binary protocol"
             )
         self._drop_failed()
-        self._at_broker.client.keep_messages_in(lambda: _Part(self._queue))
+        self._at_broker.client.keep_messages_in(lambda: _Part(self.queue))
         for name in names:
             if name not in self._consumers:
                 consumer = await client.subscribe(
@@ -117,7 +119,7 @@ class PatternSubscription:
                 del self._consumers[name]
 
     async def receive(self) -> Message:
-        message = await self._queue.get(None)
+        message = await self.queue.get(None)
         tell_taken([message])
         return message
 
