@@ -12,6 +12,7 @@ Field".
 import asyncio
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -42,6 +43,7 @@ _LOOKED_THROUGH: Final = 200_000  # entries after a crash
 _READ_ENTRIES: Final = 200
 _READ_BYTES: Final = 1024 * 1024
 _KEYS_A_TURN: Final = 500
+_OF_A_KEY: Final = 100  # messages; a request with more counts as several keys
 
 
 @dataclass(slots=True)
@@ -58,8 +60,22 @@ class Record:
     def is_answered(self) -> bool:
         return bool(self.chosen) and None not in self.ids
 
+    @property
+    def keys(self) -> int:
+        """As how many keys it counts."""
+        return max(1, -(-len(self.ids) // _OF_A_KEY))
+
     def stored(self) -> bytes:
-        return json.dumps({name: getattr(self, name) for name in Record.__slots__}).encode()
+        """A line that is enough to forget and to count it; the rest is compressed, because ids of a
+        request are alike.
+        """
+        head = json.dumps({"at_ms": self.at_ms, "keys": self.keys}).encode()
+        rest = json.dumps({name: getattr(self, name) for name in Record.__slots__}).encode()
+        return head + b"\n" + zlib.compress(rest, level=1)
+
+    @classmethod
+    def of(cls, stored: bytes) -> "Record":
+        return cls(**json_of(zlib.decompress(stored.partition(b"\n")[2])))
 
 
 class Claim:
@@ -196,7 +212,7 @@ class IdempotencyKeys:
                 yield claim
             finally:
                 if claim.is_new and claim.record.starts:
-                    self._counts[owner_path] += 1
+                    self._counts[owner_path] += claim.record.keys
         finally:
             del self._at_work[path]
             mine.set()
@@ -214,7 +230,7 @@ class IdempotencyKeys:
         now_ms = self._clock.now_ms()
         stored = self._metadata.get(path)
         if stored is not None:
-            record = Record(**json_of(stored.value))
+            record = Record.of(stored.value)
             if record.at_ms + KEPT_MS > now_ms:
                 if record.digest != digest:
                     raise HTTPException(422, "This Idempotency-Key was used for another request")
@@ -233,7 +249,8 @@ class IdempotencyKeys:
         if of_role >= MOST_KEYS_OF_A_ROLE or self._counts.total() >= MOST_KEYS:
             raise TooManyRequests(
                 f"{MOST_KEYS_OF_A_ROLE} keys of a role, and {MOST_KEYS} of all, are kept for a "
-                "day each: publish more messages with each, or without"
+                f"day each, and a request counts once for each {_OF_A_KEY} messages: publish more "
+                "messages with each, or without"
             )
 
     async def _look_at_all(self, now_ms: int) -> None:
@@ -243,8 +260,9 @@ class IdempotencyKeys:
             stored = self._metadata.get(key)
             if stored is None:
                 continue
-            if json.loads(stored.value)["at_ms"] + KEPT_MS > now_ms or key in self._at_work:
-                counts[key[: key.rindex("/") + 1]] += 1
+            head = json.loads(stored.value.partition(b"\n")[0])
+            if head["at_ms"] + KEPT_MS > now_ms or key in self._at_work:
+                counts[key[: key.rindex("/") + 1]] += head["keys"]
             else:
                 with suppress(BadVersion):  # another broker has used it again
                     await self._metadata.delete(key, stored.version)

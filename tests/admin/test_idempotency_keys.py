@@ -280,15 +280,40 @@ def test_the_keys_of_a_role_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
         assert statuses == [200, 200, 429, 200, 200, 429]
 
 
+def test_a_large_request_counts_as_several_keys_and_takes_little_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(idempotency, "MOST_KEYS_OF_A_ROLE", 3)
+    with (
+        pybroker.testing.broker(http=True) as broker,
+        httpx.Client(base_url=broker.admin_url) as own,
+    ):
+        for path in ("t", "t/subscription/s"):
+            own.put(f"/admin/v2/persistent/public/default/{path}").raise_for_status()
+        assert len(ids(post(own, "public/default/t", "large", *["x"] * 250))) == 250
+        assert broker.call(stored_bytes) < 250 * 10
+        answer = post(own, "public/default/t", "small", "x")
+        assert (answer.status_code, "each 100 messages" in answer.text) == (429, True)
+        assert len(ids(post(own, "public/default/t", "large", *["x"] * 250))) == 250
+        broker.clock.advance("11m")  # they are counted anew
+        assert post(own, "public/default/t", "small", "x").status_code == 429
+
+
+async def stored_bytes(running: Any) -> int:
+    metadata = running.metadata
+    keys = metadata.keys("/idempotency-keys/")
+    return sum(len(metadata.get(key).value) for key in keys)
+
+
 def test_a_key_that_another_broker_has_used_again_is_not_forgotten() -> None:
     """What this broker knows of it is a day old."""
 
     async def look() -> None:
         metadata, now_ms = MemoryBackend().metadata, 3 * idempotency.KEPT_MS
         keys = idempotency.IdempotencyKeys(metadata, SystemClock())
-        await metadata.put("/idempotency-keys/o/k", b'{"at_ms": 1}')
+        await metadata.put("/idempotency-keys/o/k", b'{"at_ms": 1, "keys": 1}\n')
         old = metadata.get("/idempotency-keys/o/k")
-        await metadata.put("/idempotency-keys/o/k", b'{"at_ms": %d}' % now_ms)
+        await metadata.put("/idempotency-keys/o/k", b'{"at_ms": %d, "keys": 1}\n' % now_ms)
         current, metadata.get = metadata.get, lambda _: old  # type: ignore[method-assign]
         await keys._look_at_all(now_ms)
         assert current("/idempotency-keys/o/k") is not None
