@@ -19,6 +19,7 @@ from pybroker.client.options import (
     ConsumerOptions,
     ConsumerType,
     InitialPosition,
+    KeySharedMode,
     SubscriptionMode,
 )
 from pybroker.client.producing.batching import key_values
@@ -102,6 +103,7 @@ class SubscriptionSpec:
     options: ConsumerOptions
     start: Start | None = None
     create_topic: bool = True
+    shares_buckets: bool = False  # its hash ranges are entry buckets, which others name, too
 
     @classmethod
     def of(cls, name: str, options: ConsumerOptions) -> "SubscriptionSpec":
@@ -120,6 +122,14 @@ class SubscriptionSpec:
             return self
         name = f"{rng.getrandbits(40):010x}"
         return replace(self, options=replace(self.options, consumer_name=name))
+
+    def sharing(self, buckets: tuple[tuple[int, int], ...]) -> "SubscriptionSpec":
+        """Several consumers share a segment by all its entry buckets."""
+        policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=buckets)
+        options = replace(
+            self.options, consumer_type=ConsumerType.KeyShared, key_shared_policy=policy
+        )
+        return replace(self, options=options, shares_buckets=True)
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":
@@ -153,6 +163,8 @@ def subscribe_command(
         command.start_message_id.CopyFrom(start.entry())
     if options.consumer_type is ConsumerType.KeyShared or options.key_shared_policy is not None:
         command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
+        if spec.shares_buckets:
+            command.keySharedMeta.entry_bucket_dispatch = True
     return command
 
 

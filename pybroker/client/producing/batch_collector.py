@@ -4,9 +4,10 @@ A batch is sent when it is full (by messages, by bytes of content, or by the max
 entry), when its first message has waited long enough, when it is flushed, or when a message of
 another transaction arrives.
 
-With BatchingType.KeyBased there is one batch per key, and all are sent together. A batch's sequence
-ids then have gaps that other batches fill. Deduplication treats a sequence id below the last one as
-a duplicate, so batches are sent in the order of their last ids, each under that id only.
+With BatchingType.KeyBased there is one batch per key, and in a segment of a scalable topic one per
+entry bucket; all are sent together. A batch's sequence ids then have gaps that other batches fill.
+Deduplication treats a sequence id below the last one as a duplicate, so batches are sent in the
+order of their last ids, each under that id only.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from pybroker.client.connection.connection import DEFAULT_MAX_MESSAGE_BYTES
 from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import BatchingType, ProducerOptions
 from pybroker.client.producing.batching import parts_of
+from pybroker.client.producing.entry_buckets import EntryBuckets, Hashes
 
 _ENCRYPTION_BYTES: Final = 16  # added by encryption
 
@@ -32,17 +34,24 @@ class OpenBatch:
     first_sequence_id: int
     first_message: Outgoing
     last_sequence_id: int = -1
+    hashes: Hashes | None = None  # of the messages' keys, if the topic has entry buckets
     parts: list[bytes] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
 
 
 class BatchCollector:
-    def __init__(self, options: ProducerOptions, leave: Callable[[OpenBatch], None]) -> None:
+    def __init__(
+        self,
+        options: ProducerOptions,
+        leave: Callable[[OpenBatch], None],
+        buckets: EntryBuckets | None = None,
+    ) -> None:
         self._max_messages = options.batching_max_messages
         self._max_bytes = options.batching_max_allowed_size_in_bytes
         self._delay_s = options.batching_max_publish_delay_ms / 1000
         self._by_key = options.batching_type == BatchingType.KeyBased
         self._leave = leave
+        self._buckets = buckets
         # The broker's maximum size of an entry.
         self.max_entry_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._timer: asyncio.TimerHandle | None = None
@@ -70,10 +79,16 @@ class BatchCollector:
             or self._entry_bytes + entry_bytes > self.max_entry_bytes - _ENCRYPTION_BYTES
         ):
             self.flush()
-        key = _key(message) if self._by_key else None
+        key, key_hash = _key(message) if self._by_key else None, 0
+        if self._buckets is not None:
+            key_hash = self._buckets.hash_of(message)
+            key = key if self._by_key else self._buckets.bucket_of(key_hash)
         batch = self._batches.get(key)
         if batch is None:
             batch = self._open(key, OpenBatch(txn_id, sequence_id, message))
+        if self._buckets is not None:
+            hashes = batch.hashes or Hashes(key_hash, key_hash)
+            batch.hashes = hashes.with_one(key_hash)
         batch.parts += parts
         batch.done.append(done)
         batch.last_sequence_id = sequence_id

@@ -23,6 +23,7 @@ from pybroker.client.producing.batching import (
     only_message,
 )
 from pybroker.client.producing.entries import EntryWriter
+from pybroker.client.producing.entry_buckets import EntryBuckets, Hashes
 from pybroker.client.producing.send_queue import PendingEntry
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -41,6 +42,7 @@ class Packer:
         options: ProducerOptions,
         leave: Callable[[PendingEntry, Exception | None], None],
         refuse: Callable[[int, Exception, Done], None],
+        buckets: EntryBuckets | None = None,
     ) -> None:
         """`leave` receives each entry, and the error if it cannot be sent. `refuse` receives the
         number of messages that became no entry, the error, and their callback."""
@@ -49,7 +51,8 @@ class Packer:
         self._options = options
         self._leave = leave
         self._refuse = refuse
-        self._batches = BatchCollector(options, leave=self._close_batch)
+        self._buckets = buckets
+        self._batches = BatchCollector(options, self._close_batch, buckets)
         self._max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._closed: Exception | None = None
         self.encryption: Encryption | None = None
@@ -86,7 +89,11 @@ class Packer:
             self._batches.add(message, txn_id, sequence_id, done)
             return
         self.flush()
-        self._whole(*self._writer.single(message, sequence_id, txn_id), txn_id, done)
+        metadata, payload = self._writer.single(message, sequence_id, txn_id)
+        if self._buckets is not None:
+            key_hash = self._buckets.hash_of(message)
+            Hashes(key_hash, key_hash).stamp(metadata)
+        self._whole(metadata, payload, txn_id, done)
 
     def batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
         """Adds an encoded batch: as one entry, or several if it is too large for one."""
@@ -173,6 +180,8 @@ class Packer:
             if count == 1 and not self._writer.fits(metadata, len(payload), self._room_bytes):
                 alone = batch.first_message, batch.first_sequence_id, batch.txn_id
                 metadata, payload = self._writer.single(*alone)
+            if batch.hashes is not None:
+                batch.hashes.stamp(metadata)
         except Exception as error:
             self.unsent = error
             for done in batch.done:

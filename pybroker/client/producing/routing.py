@@ -27,9 +27,9 @@ def murmur3_hash(key: str) -> int:
     return murmur3_32(key) & _POSITIVE
 
 
-def murmur3_32(key: str) -> int:
-    """MurmurHash3_x86_32 with seed 0 over UTF-8."""
-    data = key.encode()
+def murmur3_32(key: str | bytes) -> int:
+    """MurmurHash3_x86_32 with seed 0, of a text's UTF-8."""
+    data = key.encode() if isinstance(key, str) else key
     value = 0
     whole = len(data) // 4 * 4
     for start in range(0, whole, 4):

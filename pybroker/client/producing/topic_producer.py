@@ -26,6 +26,7 @@ from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerAccessMode, ProducerOptions
 from pybroker.client.producing.batching import EncodedBatch, key_values
 from pybroker.client.producing.entries import EntryWriter, described
+from pybroker.client.producing.entry_buckets import EntryBuckets
 from pybroker.client.producing.packer import Encode, Packer, T
 from pybroker.client.producing.room import Room
 from pybroker.client.producing.send_queue import PendingEntry, SendQueue
@@ -48,8 +49,11 @@ class TopicProducer:
         topic: str,
         options: ProducerOptions,
         room_freed: Callable[[int], None],
+        buckets: EntryBuckets | None = None,
     ) -> None:
-        """`room_freed` is called with the number of messages that were answered."""
+        """`room_freed` is called with the number of messages that were answered; `buckets` are
+        those of a segment of a scalable topic.
+        """
         self.topic = topic
         self.last_sequence_id = -1
         self._cluster = cluster
@@ -68,9 +72,7 @@ class TopicProducer:
             options.send_timeout_millis,
             finished=lambda entry: self._room.free(entry.message_count),
         )
-        self._packer = Packer(
-            topic, self._writer, options, leave=self._send_entry, refuse=self._refuse
-        )
+        self._packer = Packer(topic, self._writer, options, self._send_entry, self._refuse, buckets)
         self._room = Room(topic, options, room_freed)
         self._failure: Exception | None = None
         # Transactions that the topic is about to join, with the number of waiting messages.

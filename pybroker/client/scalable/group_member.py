@@ -5,7 +5,7 @@ it keeps its segments for a while. Source: PIP-460.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
@@ -15,8 +15,15 @@ from pybroker.wire import pulsar_api_pb2 as pb
 STREAM: Final = pb.STREAM
 CHECKPOINT: Final = pb.CHECKPOINT
 
-# The topics of the assigned segments, by the segments' numbers.
-Assigned = Mapping[int, str]
+
+class Share(NamedTuple):
+    """A segment, or with entry buckets a part of it: others have it, too."""
+
+    topic: str
+    buckets: tuple[tuple[int, int], ...]  # all of the segment; empty if nobody else has it
+
+
+Assigned = Mapping[int, Share]  # by the numbers of the segments
 
 
 class GroupMember:
@@ -69,7 +76,14 @@ class GroupMember:
         self._take(update.assignment)
 
     def _take(self, assignment: pb.ScalableConsumerAssignment) -> None:
-        self._told({each.segment_id: each.segment_topic for each in assignment.segments})
+        self._told(
+            {
+                each.segment_id: Share(
+                    each.segment_topic, tuple((of.start, of.end) for of in each.bucket_ranges)
+                )
+                for each in assignment.segments
+            }
+        )
 
     def detached(self) -> None:
         self._attachment.lost()

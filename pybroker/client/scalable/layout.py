@@ -25,6 +25,7 @@ class Segment(NamedTuple):
     is_sealed: bool
     is_ordinary: bool  # an ordinary topic or a partition of one
     parents: tuple[int, ...] = ()
+    splits: tuple[int, ...] = ()  # where its entry buckets begin, except the first
 
     def overlaps(self, other: "Segment") -> bool:
         """Whether both may have messages of one key."""
@@ -79,6 +80,7 @@ def layout_of(update: pb.CommandScalableTopicUpdate) -> Layout:
             each.state == pb.SEALED,
             each.HasField("legacy_topic_name"),
             tuple(each.parent_ids),
+            tuple(each.entry_bucket_splits),
         )
         for each in update.dag.segments
     )

@@ -46,13 +46,19 @@ class ReceivedOrder:
         self._known.update(_key(message_id) for _, message_id in taken)
         self._received.extendleft(reversed(taken))
 
+    def has_some_of(self, part: TopicConsumer) -> bool:
+        return any(receiver is part for receiver, _ in self._received)
+
     def clear(self) -> None:
         self._received.clear()
         self._known.clear()
 
 
-def last_of_each(taken: list[Received]) -> Mapping[TopicConsumer, MessageId]:
-    return dict(taken)
+def by_part(taken: list[Received]) -> Mapping[TopicConsumer, list[MessageId]]:
+    found: dict[TopicConsumer, list[MessageId]] = {}
+    for part, message_id in taken:
+        found.setdefault(part, []).append(message_id)
+    return found
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

@@ -8,6 +8,7 @@ from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.consuming.subscribing import SubscriptionSpec
 from pybroker.client.consuming.topic_consumer import TopicConsumer
+from pybroker.wire.message_run import MessageRun
 
 
 class Owner(Protocol):
@@ -37,6 +38,7 @@ class SegmentConsumer(TopicConsumer):
         owner: Owner,
     ) -> None:
         self._reached_end = False
+        self.paused = False
         self._owner = owner
         super().__init__(cluster, topic, spec, queue, queue_size)
 
@@ -50,6 +52,20 @@ class SegmentConsumer(TopicConsumer):
         self._reached_end = reached
         if reached:
             self._owner.drained(self)
+
+    @property
+    def shares(self) -> bool:
+        """Whether others have the segment, too: then each message is acknowledged by itself."""
+        return self._spec.shares_buckets
+
+    def pause(self) -> None:
+        """Nothing more of it is delivered: what is dropped comes again, here or elsewhere."""
+        self.paused = True
+        self._queue.discard(self)
+
+    def on_messages(self, run: MessageRun) -> None:
+        if not self.paused:
+            super().on_messages(run)
 
     async def register(self, connection: Connection) -> None:
         """The broker delivers the entry before a reader's start once more. It is acknowledged, or

@@ -21,6 +21,7 @@ from pybroker.client.connection.retry import not_final, retrying
 from pybroker.client.errors import PulsarException
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerOptions
+from pybroker.client.producing.entry_buckets import EntryBuckets
 from pybroker.client.producing.topic_producer import TopicProducer
 from pybroker.client.scalable.layout import Segment
 from pybroker.client.transactions.transaction import Publisher, Transaction
@@ -86,7 +87,8 @@ class SegmentSender:
         owner: Owner,
     ) -> None:
         self.segment = segment
-        self.producer = TopicProducer(cluster, segment.topic, options, _ignore)
+        buckets = None if segment.is_ordinary else EntryBuckets(segment.splits)
+        self.producer = TopicProducer(cluster, segment.topic, options, _ignore, buckets)
         self.waiting: list[Sent] = []
         self.is_open = False
         self.is_ready = False

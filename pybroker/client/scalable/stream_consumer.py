@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TxnId
 from pybroker.client.connection.cluster import Cluster
+from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.consumer import Acknowledgeable
 from pybroker.client.consuming.subscribing import SubscriptionSpec
+from pybroker.client.consuming.topic_consumer import TopicConsumer
 from pybroker.client.errors import Timeout
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.scalable.consumer import SegmentsConsumer, of_segments
 from pybroker.client.scalable.group_member import STREAM, Assigned, GroupMember
 from pybroker.client.scalable.opening import Opening
-from pybroker.client.scalable.received_order import ReceivedOrder, last_of_each
+from pybroker.client.scalable.received_order import ReceivedOrder, by_part
+from pybroker.client.scalable.segment_consumer import SegmentConsumer
 from pybroker.client.scalable.watch import LayoutWatch
 from pybroker.client.transactions.transaction import Transaction
 
@@ -29,6 +32,7 @@ class StreamConsumer(SegmentsConsumer):
         super().__init__(cluster, watch, spec)
         self.received = ReceivedOrder()
         self._begun = False
+        self._wanted: dict[str, SubscriptionSpec] = {}
         self._member = GroupMember(
             cluster,
             watch.topic,
@@ -61,7 +65,36 @@ class StreamConsumer(SegmentsConsumer):
         self._drained.clear()
         spec = self._spec.of_new_partition if self._begun else self._spec
         self._begun = True
-        self._want({topic: of_segments(spec, topic) for topic in segments.values()})
+        self._wanted = {}
+        for topic, buckets in segments.values():
+            of_one = of_segments(spec, topic)
+            self._wanted[topic] = of_one.sharing(buckets) if buckets else of_one
+        self._follow()
+
+    def _follow(self) -> None:
+        """A segment that becomes another's, or is shared from now on or no longer, is left once
+        everything is acknowledged that was received of it: so a key's messages stay in order.
+        """
+        parts = dict(self._parts)
+        others = {name for name, part in parts.items() if self._is_to_be_left(name, part)}
+        for name in others:
+            segment = parts[name]
+            assert isinstance(segment, SegmentConsumer)
+            segment.pause()
+        held = {name for name in others if self.received.has_some_of(parts[name])}
+        kept = {name: spec for name, spec in self._wanted.items() if name not in others}
+        self._want(kept | dict.fromkeys(held, self._spec))
+        self._want(dict.fromkeys(held, self._spec) | self._wanted)
+
+    def _is_to_be_left(self, name: str, part: TopicConsumer) -> bool:
+        assert isinstance(part, SegmentConsumer)
+        spec = self._wanted.get(name)
+        return spec is None or part.paused or spec.shares_buckets is not part.shares
+
+    def _acknowledged(self) -> None:
+        """Perhaps the last ones of a segment that is to be left."""
+        if any(isinstance(each, SegmentConsumer) and each.paused for each in self._parts.values()):
+            self._follow()
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -92,21 +125,34 @@ class StreamConsumer(SegmentsConsumer):
                 self.received.put_back(taken)
 
         txn.follow(ended)
-        places = last_of_each(taken)
-        if not places:
+        if not taken:
+            await self._acknowledge_unknown_in(txn, message)
+        for part, ids in by_part(taken).items():
+            if self._parts.get(part.topic) is not part:
+                continue
+            if _shares(part):
+                await part.acknowledge_in(txn, ids)
+            else:
+                part.refuse_amid_chunks(ids[-1].place)
+                await part.acknowledge_cumulative_in(txn, ids[-1])
+        self._acknowledged()
+
+    async def _acknowledge_unknown_in(self, txn: Transaction, message: Acknowledgeable) -> None:
+        part = self._receiver_of(message)
+        if _shares(part):
+            await part.acknowledge_in(txn, [message])
+        else:
             await super().acknowledge_cumulative(message, txn)
-        for part, place in places.items():
-            if self._parts.get(part.topic) is part:
-                part.refuse_amid_chunks(place.place)
-                await part.acknowledge_cumulative_in(txn, place)
 
     def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
-        taken = last_of_each(self.received.take_up_to(message))
+        taken = self.received.take_up_to(message)
         if not taken:
-            super().acknowledge_cumulative_now(message)
-        for part, message_id in taken.items():
+            for part, places in self._by_part(message):
+                _acknowledge(part, places)
+        for part, ids in by_part(taken).items():
             if self._parts.get(part.topic) is part:
-                part.acknowledge_cumulative(message_id.place)
+                _acknowledge(part, [each.place for each in ids])
+        self._acknowledged()
 
     async def acknowledge(
         self, message: Acknowledgeable | Sequence[Acknowledgeable], txn: Transaction | None = None
@@ -130,6 +176,7 @@ class StreamConsumer(SegmentsConsumer):
     def redeliver_unacknowledged_messages(self) -> None:
         self.received.clear()
         super().redeliver_unacknowledged_messages()
+        self._acknowledged()
 
     # --- positions, closing -----------------------------------------------------------------
 
@@ -154,3 +201,15 @@ class StreamConsumer(SegmentsConsumer):
         if not self._closed:
             await super().close()
             await self._member.close()
+
+
+def _shares(part: TopicConsumer) -> bool:
+    return isinstance(part, SegmentConsumer) and part.shares
+
+
+def _acknowledge(part: TopicConsumer, places: Sequence[Place]) -> None:
+    """All of them: up to the last one, unless others may have what is before it."""
+    if _shares(part):
+        part.acknowledge(places)
+    else:
+        part.acknowledge_cumulative(places[-1])

@@ -42,6 +42,9 @@ class Orders:
     def merge(self, one: int, other: int) -> None:
         self._ask(lambda scalable: scalable.merge(self._key, one, other))
 
+    def rebucket(self, number: int, buckets: int) -> None:
+        self._ask(lambda scalable: scalable.rebucket(self._key, number, buckets))
+
     def prune(self) -> list[int]:
         return self._ask(lambda scalable: scalable.pruner.prune_unneeded(self._key))
 
