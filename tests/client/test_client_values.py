@@ -93,6 +93,16 @@ class TestAckSets:
         assert group.add((1, 2, index, 5) for index in (0, 2, 4)) == [(1, 2)]
         assert group.take() == ([((1, 2), (0b00010, 5))], None)
 
+    def test_what_came_before_the_rest_of_its_batch_is_acknowledged(self):
+        """The rest comes when the transaction that held it aborts."""
+        group = AckGroup(by_batch_index=True)
+        group.delivered((1, 2), 0b11010, 0b11010, 5)
+        group.delivered((1, 2), 0b00001, 0b00001, 5)
+        group.add([(1, 2, 1, 5)])
+        assert group.take() == ([((1, 2), (0b11101, 5))], None)
+        assert group.add((1, 2, index, 5) for index in (0, 3, 4)) == [(1, 2)]
+        assert group.take() == ([((1, 2), (0b00100, 5))], None)
+
     def test_a_cumulative_one_says_nothing_of_what_was_left_out_behind_it(self):
         group = AckGroup(by_batch_index=True)
         group.delivered((1, 2), 0b10110, 0b10110, 5)

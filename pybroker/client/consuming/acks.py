@@ -97,8 +97,12 @@ class AckGroup:
         """Called when a batch arrives. As bits: the messages that the broker sent, and those of
         them that are unacknowledged; the others are not wanted.
         """
-        self._forget(key)
         everything = all_bits(batch_size)
+        if self._by_batch_index and key in self._left_out:
+            # The rest of a batch, after the abort of who held it: the application has the others.
+            unacked |= self._partly.get(key, 0)
+            sent |= everything & ~self._left_out[key]
+        self._forget(key)
         if unacked != everything:
             self._keep(key, unacked)
         if sent != everything:
