@@ -5,6 +5,7 @@ A subscription that nobody uses meanwhile loses nothing. A stream reader, which 
 drain rule allows, has the messages of a key in order. One epoch is one layout.
 """
 
+import asyncio
 from typing import Any, Final
 
 from checks.history import Logs, Outcome, Sent
@@ -29,6 +30,7 @@ AWAY, STREAM = "away", "stream"
 KEYS: Final = 4
 CRASH_CHANCE: Final = 0.4
 MOST_ACTIVE: Final = 5
+SILENCE_MS: Final = 20_000  # after it, a segment has nothing more to give
 
 
 async def look_up(topics: Topics) -> Layout:
@@ -208,6 +210,19 @@ class StreamReader(Process):
             await consumer.acknowledge(message)
 
 
+async def _take_all(client: Any, segment: str, found: set[str]) -> None:
+    try:
+        consumer = await client.subscribe(segment, AWAY)
+    except TopicNotFound:
+        return  # pruned meanwhile: it was empty
+    while True:
+        try:
+            found.add(value_of(await consumer.receive(timeout_millis=SILENCE_MS)))
+        except Timeout:
+            break
+    await consumer.close()
+
+
 class Splitting(Feature):
     name = "splitting"
 
@@ -260,19 +275,13 @@ class Splitting(Feature):
         ]
 
     async def _what_is_there(self) -> set[str]:
-        """What the subscription that was away gets, from all segments."""
+        """What the subscription that was away gets, from all segments.
+
+        From all at once: while it rests, the broker merges segments, so there may be many.
+        """
         client, found = self.simulation.auditor(), set[str]()
-        for each in (await self.layouts.now()).segments:
-            try:
-                consumer = await client.subscribe(each.topic, AWAY)
-            except TopicNotFound:
-                continue  # pruned meanwhile: it was empty
-            while True:
-                try:
-                    found.add(value_of(await consumer.receive(timeout_millis=20_000)))
-                except Timeout:
-                    break
-            await consumer.close()
+        segments = (await self.layouts.now()).segments
+        await asyncio.gather(*(_take_all(client, each.topic, found) for each in segments))
         await client.close()
         return found
 
