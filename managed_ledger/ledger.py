@@ -2,7 +2,7 @@
 
 The list record is the source of truth about which ledgers exist. It is written by compare-and-set,
 which keeps out a second writer, before a new ledger is used and before the data of a dropped ledger
-is deleted. `rollover.py` creates the next ledger, `trim.py` decides which ledgers may be deleted.
+is deleted. `rollover.py` creates the next ledger, `trimmer.py` deletes those that are consumed.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun, KeyAt, Span
 from managed_ledger.storage.operations import settle
-from managed_ledger.trim import Retention, releasable
+from managed_ledger.trim import Retention
+from managed_ledger.trimmer import Trimmer
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,6 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.config = config
-        self._trimming: asyncio.Lock | None = None  # created by the first trim
-        # Callbacks, nearly always none. `on_trimmed` gets the id of each trimmed ledger.
-        self.on_trimmed: tuple[Callable[[int], None], ...] = ()
-        self.kept_from: tuple[Callable[[], Position], ...] = ()  # return the limits of trimming
         self.on_visit: tuple[Callable[[], None], ...] = ()  # called some time after activity
         self.interceptor: Interceptor | None = None
         self.read_entries = self.missed_entries = 0  # of all reads; of reads from disk
@@ -87,6 +84,7 @@ class ManagedLedger:
             name, backend, time, config, index, record, self._appender, self._rolled_over
         )
         self._rollover.noted = self._noted
+        self.trimmer = Trimmer(backend, time, index, record, cursors, self._rollover)
         self._appender.on_full = self._rollover.when_full
         self._appender.on_trouble = self._rollover.when_troubled
         self._looked_after_ms = self._time.now_ms()
@@ -336,31 +334,9 @@ class ManagedLedger:
 
     async def trim(self, retention: Retention | None = None) -> None:
         """Delete the ledgers that every durable cursor has consumed and that retention (by default
-        the configured one) releases: first from the index, so that nothing comes to depend on them,
-        then from the list, then from disk. Ledgers that an earlier trim could not delete are
-        deleted, too.
+        the configured one) releases.
         """
-        self._trimming = self._trimming or asyncio.Lock()
-        async with self._trimming:  # an earlier failed trim has been rolled back by then
-            self._check_open()
-            if released := self._releasable(retention or self.config.retention):
-                await self._let_go(released)
-        ids = self._record.deletable
-        await asyncio.gather(*map(self._backend.delete_ledger, ids))
-        self._record.forget_deleted(ids)
-
-    async def _let_go(self, released: list[LedgerInfo]) -> None:
-        ids = [info.ledger_id for info in released]
-        self._index.remove(ids)
-        self._cursors.skip_removed()
-        try:
-            await self._write_without(ids)
-        except ManagedLedgerError:
-            self._index.restore(released)
-            raise
-        for ledger_id in ids:
-            for trimmed in self.on_trimmed:
-                trimmed(ledger_id)
+        await self.trimmer.trim(retention or self.config.retention, self._check_open)
 
     # housekeeping
 
@@ -441,7 +417,8 @@ class ManagedLedger:
         self._appender.on_full = do_nothing
         self._appender.on_trouble = nobody_minds
         self._rollover.on_ended, self._rollover.noted = do_nothing, as_it_is
-        self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
+        self.trimmer.close()
+        self.on_visit = ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
         """Refuse new appends, and complete pending appends and changes of the list: the next
@@ -477,19 +454,6 @@ class ManagedLedger:
             self.touch()
         elif self._closed is None:
             self._fence(error)
-
-    def _releasable(self, retention: Retention) -> list[LedgerInfo]:
-        slowest = self._cursors.slowest_durable()
-        for kept_from in self.kept_from:
-            needed = kept_from().before
-            slowest = needed if slowest is None else min(slowest, needed)
-        return releasable(self._rollover.aged(), slowest, retention, self._time.now_ms())
-
-    def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:
-        record = self._record.queued
-        kept = tuple(info for info in record.ledgers if info.ledger_id not in ids)
-        listed = replace(record, ledgers=kept, deleting=(*record.deleting, *ids))
-        return self._record.write(self._noted(listed))
 
     def _noted(self, listed: LedgerList) -> LedgerList:
         if self.interceptor is None:

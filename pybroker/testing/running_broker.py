@@ -238,7 +238,7 @@ class RunningBroker:
 
         async def look(broker: Broker) -> int:
             found = await broker.topics.get(topic)
-            return found.subscriptions[subscription].unacked_messages if found else 0
+            return found.subscriptions[subscription].dispatch.unacked_messages if found else 0
 
         return self.call(look)
 

@@ -322,5 +322,31 @@ def error(request_id: int, failure: PulsarError) -> bytes:
     return encode_frame(pb.BaseCommand(type=Type.ERROR, error=answer))
 
 
+# -- what the broker says unasked ----------------------------------------------------------------
+
+_UNASKED: Final = 2**64 - 1  # the request id
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    closing = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=_UNASKED)
+    return encode_frame(pb.BaseCommand(type=Type.CLOSE_CONSUMER, close_consumer=closing))
+
+
+def close_producer(producer_id: int) -> bytes:
+    closing = pb.CommandCloseProducer(producer_id=producer_id, request_id=_UNASKED)
+    return encode_frame(pb.BaseCommand(type=Type.CLOSE_PRODUCER, close_producer=closing))
+
+
+def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
+    change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
+    kind = Type.ACTIVE_CONSUMER_CHANGE
+    return encode_frame(pb.BaseCommand(type=kind, active_consumer_change=change))
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    end = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+    return encode_frame(pb.BaseCommand(type=Type.REACHED_END_OF_TOPIC, reachedEndOfTopic=end))
+
+
 PING: Final = encode_frame(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
 PONG: Final = encode_frame(pb.BaseCommand(type=Type.PONG, pong=pb.CommandPong()))

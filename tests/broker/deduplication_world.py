@@ -76,7 +76,7 @@ class World:
         return Deduplication(self.ledger, self.metadata, max_producers, interval)
 
     async def crash_and_recover(self) -> None:
-        self.ledger.kept_from = ()
+        self.ledger.trimmer.kept_from = ()
         self.deduplication = self.new()
         await self.recover()
 

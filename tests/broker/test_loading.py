@@ -114,7 +114,7 @@ def test_what_nobody_keeps_goes_soon_after_the_loading(monkeypatch) -> None:
         assert sum(info.entries for info in ledger.ledgers()) == 2
         await asyncio.sleep(15)
         assert sum(info.entries for info in ledger.ledgers()) == 0
-        assert ledger.kept_from == ()  # an idle ledger keeps nothing itself
+        assert ledger.trimmer.kept_from == ()  # an idle ledger keeps nothing itself
 
     run(scenario)
 

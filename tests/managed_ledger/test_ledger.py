@@ -154,7 +154,7 @@ def test_trimming_releases_what_all_durable_cursors_have_consumed(start, run):
             tail = ledger.new_non_durable_cursor("reader", EARLIEST)
             positions = await fill(ledger, 17)
             gone: list[int] = []
-            ledger.on_trimmed += (gone.append,)
+            ledger.trimmer.on_trimmed += (gone.append,)
             fast.mark_delete(positions[-1])
             await ledger.trim()
             assert gone == []
@@ -402,7 +402,7 @@ def test_dirty_cursors_are_written_and_old_ledgers_trimmed_by_the_factory(make_b
         cursor = await ledger.open_cursor("sub", EARLIEST)
         positions = await fill(ledger, 5)
         trimmed = asyncio.Event()
-        ledger.on_trimmed += (lambda _: trimmed.set(),)
+        ledger.trimmer.on_trimmed += (lambda _: trimmed.set(),)
         cursor.mark_delete(positions[3])
         await trimmed.wait()
         await cursor.flush()

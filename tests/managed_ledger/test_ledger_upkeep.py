@@ -79,7 +79,8 @@ def test_trimming_stops_before_entries_that_another_reader_needs(run, clock):
         ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
         positions = await filled(ledger, 9)
         needed = [positions[5], positions[3]]
-        ledger.kept_from += (lambda: needed[0], lambda: needed[1])
+        ledger.trimmer.keep(lambda: needed[0])
+        ledger.trimmer.keep(lambda: needed[1])
         await ledger.trim()
         assert ledger.first_position == positions[2]
         needed[1] = positions[8]
@@ -103,7 +104,7 @@ def test_a_trim_that_could_not_be_written_leaves_everything_there(run, clock):
         await filled(ledger, 5)
         await rolled(ledger)
         before, gone = ledger.ledgers(), list[int]()
-        ledger.on_trimmed += (gone.append,)
+        ledger.trimmer.on_trimmed += (gone.append,)
         full(True)
         with pytest.raises(StorageFull):
             await ledger.trim()

@@ -293,7 +293,7 @@ def given_back(subscription: Subscription) -> dict[Position, Held]:
 
 def check_parked(subscription: Subscription) -> None:
     """Check the count of parked entries on Key_Shared, which limits how far reads go ahead."""
-    dispatcher = subscription.key_shared
+    dispatcher = subscription.dispatch.key_shared
     if dispatcher is not None:
         parked = [*dispatcher._waiting.values(), *dispatcher._draining.values()]
         assert dispatcher._parked == sum(map(len, parked))

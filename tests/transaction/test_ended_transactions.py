@@ -5,7 +5,7 @@ import gc
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import SystemClock
-from pybroker.transaction.buffer.ongoing import Marked
+from pybroker.transaction.buffer.buffer_stats import Marked
 from pybroker.transaction.coordinator.ends.ended_transactions import MOST_ENDED, EndedTransactions
 from pybroker.transaction.coordinator.ends.participants import Participant
 from pybroker.transaction.coordinator.ends.timeline import DecidedBy, DecidedEnd

@@ -12,10 +12,10 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, side_log
+from pybroker.transaction.buffer.buffer_stats import OngoingTransaction
 from pybroker.transaction.buffer.commit_order import commit_order_buffer
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
-from pybroker.transaction.buffer.ongoing import OngoingTransaction
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.this_turn import WouldWait
 

@@ -7,7 +7,7 @@ from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, books_closed, in_wor
 
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.ongoing import Marked
+from pybroker.transaction.buffer.buffer_stats import Marked
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.ends import ended_transactions, timeline
 from pybroker.transaction.coordinator.ends.ended_transactions import KEPT_MS, EndedTransaction

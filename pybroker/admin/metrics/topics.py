@@ -196,9 +196,9 @@ def _add_subscription(exposition: Exposition, names: dict[str, str], fields: Sta
 
 def _add_throttled(exposition: Exposition, topic: Topic, subscription: Subscription) -> None:
     """Adds nothing if no dispatch rate applies."""
-    if subscription.pace is None:
+    if subscription.dispatch.pace is None:
         return
-    held_back = subscription.pace.held_back
+    held_back = subscription.dispatch.pace.held_back
     by_own = held_back.messages_by_own, held_back.bytes_by_own
     by_topic = held_back.messages_by_topic, held_back.bytes_by_topic
     for reason, events in (("subscription", by_own), ("topic", by_topic)):

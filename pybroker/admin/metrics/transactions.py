@@ -6,7 +6,7 @@ from pybroker.admin.metrics.rows import rows
 from pybroker.admin.metrics.windows import Windows
 from pybroker.base.metrics import Exposition, Metric
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.ends.execution_times import EXECUTION_MS
+from pybroker.transaction.coordinator.coordinator_stats import EXECUTION_MS
 
 _LATENCY: Final = "pulsar_txn_execution_latency_le"
 ROWS: Final = (

@@ -37,7 +37,7 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.other_brokers import ASKED_BY_A_BROKER
 from pybroker.broker.persistent.topic import Topic
 from pybroker.security.authorization import Need
-from pybroker.transaction.buffer.ongoing import OngoingTransaction
+from pybroker.transaction.buffer.buffer_stats import OngoingTransaction
 from pybroker.transaction.txn_status import TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"

@@ -14,7 +14,7 @@ from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Pace
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.transaction.buffer.ongoing import Marked
+from pybroker.transaction.buffer.buffer_stats import Marked
 from pybroker.transaction.coordinator.ends.participants import Participant, Retry
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 

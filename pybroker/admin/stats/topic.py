@@ -181,20 +181,20 @@ async def subscription_stats(
         await pace.step()
     await pace.step()
     cursor, kind = subscription.cursor, subscription.kind
-    backlog, active = subscription.backlog, subscription.active_consumer
+    backlog, active = subscription.backlog, subscription.dispatch.active_consumer
     times = subscription.times
     return {
         **SUBSCRIPTION_WITHOUT,
         **{field: total(consumers, field) for field in OUT_FIELDS},
         "msgBacklog": backlog,
-        "msgDelayed": subscription.delayed_messages,
-        "delayedMessageIndexSizeInBytes": subscription.delayed_bytes,
-        "msgBacklogNoDelayed": max(0, backlog - subscription.delayed_messages),
+        "msgDelayed": subscription.dispatch.delayed_messages,
+        "delayedMessageIndexSizeInBytes": subscription.dispatch.delayed_bytes,
+        "msgBacklogNoDelayed": max(0, backlog - subscription.dispatch.delayed_messages),
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (
             await _earliest_publish_time(topic, subscription) if wanted.earliest_time else 0
         ),
-        "unackedMessages": subscription.unacked_messages,
+        "unackedMessages": subscription.dispatch.unacked_messages,
         "blockedSubscriptionOnUnackedMsgs": any(
             c["blockedConsumerOnUnackedMsgs"] for c in consumers
         ),
@@ -206,7 +206,7 @@ async def subscription_stats(
         "msgExpired": times.expired,
         "totalMsgExpired": times.expired,
         "msgRateExpired": rates.of((*names, "expired"), times.expired),
-        "msgInReplay": subscription.in_replay,
+        "msgInReplay": subscription.dispatch.in_replay,
         "lastExpireTimestamp": times.expired_ms,
         "lastConsumedFlowTimestamp": times.flow_ms,
         "lastConsumedTimestamp": times.sent_ms,
@@ -233,7 +233,7 @@ def _limits(topic: Topic) -> Stats:
 
 
 def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
-    dispatcher = subscription.key_shared
+    dispatcher = subscription.dispatch.key_shared
     if dispatcher is None:
         return {}
     policy = dispatcher.policy
@@ -245,7 +245,7 @@ def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
 
 
 def _hashes(subscription: Subscription) -> dict[Consumer, Stats]:
-    dispatcher = subscription.key_shared
+    dispatcher = subscription.dispatch.key_shared
     if dispatcher is None:
         return {}
     ranges, draining = hash_ranges(dispatcher.hash_ranges()), dispatcher.draining()
@@ -283,9 +283,9 @@ def _held_back(subscription: Subscription) -> Stats:
     """How many times dispatch waited for the subscription's own rate, and for the rate that the
     topic's subscriptions share.
     """
-    if subscription.pace is None:
+    if subscription.dispatch.pace is None:
         return {}
-    held_back = subscription.pace.held_back
+    held_back = subscription.dispatch.pace.held_back
     return {
         "dispatchThrottledMsgEventsBySubscriptionLimit": held_back.messages_by_own,
         "dispatchThrottledBytesEventsBySubscriptionLimit": held_back.bytes_by_own,

@@ -130,7 +130,7 @@ class Compaction:
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.results = Results()
-        topic.ledger.kept_from += (self._kept_from,)
+        topic.ledger.trimmer.keep(self._kept_from)
 
     def __str__(self) -> str:
         return f"The compaction of {self._topic.name}"

@@ -270,7 +270,7 @@ class Deduplication:
             else:
                 self._outcome_lost(txn_id)
         self._known_ends = None
-        self._ledger.kept_from += (lambda: self._recovered_from,)
+        self._ledger.trimmer.keep(lambda: self._recovered_from)
         if stored is None and self._ledger.is_shared:
             # If a broker of Apache Pulsar loads the topic next, it reads nothing before the
             # snapshot.

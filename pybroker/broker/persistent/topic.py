@@ -140,7 +140,7 @@ class Topic(Life[Subscription]):
         trimmed before `keeps_what_policies_say`, however long this takes.
         """
         ledger = await services.factory.open(name.ledger_name)
-        ledger.kept_from += (everything,)
+        ledger.trimmer.keep(everything)
         topic = cls(name, ledger, services, policies)
         try:
             await stamping(ledger, services.config, services.clock)
@@ -153,11 +153,8 @@ class Topic(Life[Subscription]):
 
     def keeps_what_policies_say(self) -> None:
         """Call when policies and needed entries are known: everything else may be trimmed."""
-        ledger = self.ledger
-        if everything in ledger.kept_from:
-            ledger.kept_from = tuple(each for each in ledger.kept_from if each is not everything)
-            if ledger.has_old_ledgers:
-                ledger.touch()
+        if self.ledger.trimmer.keep_no_longer(everything) and self.ledger.has_old_ledgers:
+            self.ledger.touch()
 
     @property
     def to_be_deduplicated(self) -> bool:
@@ -424,7 +421,7 @@ class Topic(Life[Subscription]):
     def _tell_of_the_end(self) -> None:
         if self._terminated and self.ended:
             for subscription in self.subscriptions.values():
-                subscription.topic_ended()
+                subscription.dispatch.topic_ended()
 
     @property
     def idle(self) -> bool:

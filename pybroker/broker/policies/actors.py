@@ -40,7 +40,7 @@ class Subscriptions:
             topic.delayed_account = self._delayed
             self._rates.follow(topic)
             for subscription in topic.subscriptions.values():
-                subscription.follow_policies()
+                subscription.dispatch.follow_policies()
 
 
 class DeduplicationIntervals:

@@ -1,10 +1,8 @@
-"""A subscription: a cursor, its consumers, and the dispatcher of its type.
+"""A subscription: a cursor, what consumers acknowledge on it, and how it is moved.
 
-    readable: notify → dispatcher → consumers, as far as permits and sockets allow
     acknowledged: cursor, then the dispatcher's account of unacknowledged messages
-The dispatcher lives as long as there are consumers; the next one starts after the mark-delete
-position. `notify` is called whenever dispatch may be able to continue; one dispatch per tick
-follows. Pending acknowledgements are replayed before the first consumer is served.
+`consumer_dispatch.py` has its consumers and their dispatcher. Pending acknowledgements are replayed
+before the first consumer is served.
 """
 
 import asyncio
@@ -13,21 +11,15 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import DamagedEntries, LedgerClosed
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.compaction.seeking import place_of_time
-from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of, reader_of
-from pybroker.broker.dispatch.compacted_reader import CompactedReader
-from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
-from pybroker.broker.dispatch.shared import SharedDispatcher
-from pybroker.broker.dispatch.single import SingleActiveDispatcher
-from pybroker.broker.policies.dispatch_rate import DispatchPace, pace_of
-from pybroker.broker.policies.limits import check_consumers, unacked_limits
+from pybroker.broker.policies.limits import check_consumers
 from pybroker.broker.subscriptions.beginnings import next_after_seek
 from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscriptions.consumer_dispatch import ConsumerDispatch
 from pybroker.broker.subscriptions.isolation import kept_in
 from pybroker.broker.subscriptions.joining import check_joinable
 from pybroker.broker.subscriptions.last_times import LastTimes
@@ -45,20 +37,15 @@ READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek
 class Subscription:
     __slots__ = (
         "_closed",
-        "_damage",
-        "_dispatcher",
-        "_last_message_is_there",
-        "_notified",
-        "_redelivery_counts",
         "_return",
         "_topic",
         "_transactional",
         "consumers",
         "cursor",
+        "dispatch",
         "isolation",
-        "kind",
         "name",
-        "pace",
+        "notify",
         "reader",
         "times",
     )
@@ -66,21 +53,15 @@ class Subscription:
     def __init__(self, topic: SubscribedTopic, cursor: ManagedCursor) -> None:
         self.name = cursor.name
         self.cursor = cursor
-        self.kind: SubscriptionType | None = None  # the type of the latest consumers
-        self.consumers: list[Consumer] = []
         self._topic = topic
         self.isolation = kept_in(cursor.properties)
-        means = (topic, cursor, notify := self.notify, self._found_damage)
-        reader = self.reader = reader_of(self.isolation, *means, self._settled)
-        self._dispatcher: Dispatcher | None = None
-        self._redelivery_counts = NO_REDELIVERIES
+        self.dispatch = ConsumerDispatch(topic, cursor, self.isolation, self._settled)
+        self.consumers = self.dispatch.consumers
+        notify, reader = self.dispatch.notify, self.dispatch.reader
+        self.notify, self.reader = notify, reader
         self._transactional = TransactionalAcks(topic, cursor, reader, self._restore, notify)
-        self._notified = False
-        self._last_message_is_there = topic.ended
         self.times = LastTimes()
-        self.pace: DispatchPace | None = None
         self._closed: str | None = None
-        self._damage: DamagedEntries | None = None  # damage that its consumers could not get past
         self._return: asyncio.TimerHandle | None = None  # the deadline for a reader to reconnect
 
     @classmethod
@@ -88,7 +69,7 @@ class Subscription:
         """Pending acknowledgements are replayed in the background; consumers wait for them."""
         subscription = cls(topic, cursor)
         subscription._transactional.start_replay()
-        subscription.follow_policies()
+        subscription.dispatch.follow_policies()
         return subscription
 
     @property
@@ -102,13 +83,7 @@ class Subscription:
         self._check_joinable(kind)
         await self.replayed()
         self._check_joinable(kind)
-        dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
-        dispatcher.add(consumer)
-        self.kind, self._dispatcher = kind, dispatcher
-        if self.redelivers_by_id and not self.reader.clients_may_return:
-            self.reader.lives = None
-        self.consumers.append(consumer)
-        self.notify()
+        self.dispatch.add(consumer, kind)
         await self._transactional.stored(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -116,7 +91,7 @@ class Subscription:
         subscription ends with its last consumer, also if its only consumer was not admitted.
         """
         if consumer in self.consumers:
-            self._remove(consumer)
+            self.dispatch.remove(consumer)
         self._end_deserted_reader()
 
     def _end_deserted_reader(self) -> None:
@@ -126,14 +101,6 @@ class Subscription:
         self._topic.forget_subscription(self.name)
         self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
-    def _remove(self, consumer: Consumer) -> None:
-        assert self._dispatcher is not None
-        self.consumers.remove(consumer)
-        self._dispatcher.remove(consumer)
-        if not self.consumers:
-            self._dispatcher = None
-        self.notify()
-
     def check_open(self) -> None:
         """Raises ServiceNotReady while the topic is being unloaded."""
         if self._closed is not None:
@@ -141,71 +108,20 @@ class Subscription:
 
     def _check_joinable(self, kind: SubscriptionType) -> None:
         self.check_open()
-        if self._damage is not None:
-            raise PersistenceError(f"{self}: {self._damage}")
+        if (damage := self.dispatch.damage) is not None:
+            raise PersistenceError(f"{self}: {damage}")
         check_joinable(self, kind)
         check_consumers(self._topic, self)
 
-    def _found_damage(self, damage: DamagedEntries) -> None:
-        """Disconnect consumers, which cannot get past the damage until the cursor is moved."""
-        self._damage = damage
-        self.disconnect_consumers(str(damage))
-
-    def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
-        topic, counts = self._topic, self._redelivery_counts
-        if kind.single_active:
-            counts = NO_REDELIVERIES
-        elif counts is NO_REDELIVERIES:
-            counts = RedeliveryCounts(self.cursor.is_deleted)
-        self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
-        means = (self.reader, counts, limits, topic.delays, self.notify)
-        reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)
-        compacted = partial(CompactedReader, *reading)
-        consistent = topic.config.subscription_key_shared_use_consistent_hashing
-        return dispatcher_of(kind, first, topic.name.partition, *means, compacted, consistent)
-
-    def disconnect_consumers(self, reason: str) -> None:
-        for consumer in list(self.consumers):
-            self._remove(consumer)
-            consumer.sink.close_consumer(consumer, reason)
-
-    def follow_policies(self) -> None:
-        """Apply the topic's current policies."""
-        if isinstance(self._dispatcher, SharedDispatcher):
-            self._dispatcher.set_limits(self._topic.policies.made(unacked_limits))
-        self.pace = pace_of(self.pace, self._topic, self)
-        self.notify()
-
-    # -- dispatch
+    @property
+    def kind(self) -> SubscriptionType | None:
+        """The type of the latest consumers."""
+        return self.dispatch.kind
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """Adds permits to the consumer; 0 changes nothing."""
         consumer.add_permits(permits)
         self.notify()
-
-    def notify(self) -> None:
-        """Dispatch in this tick: something may be readable, or a consumer ready."""
-        if not self._notified and self.consumers:
-            self._notified = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._notified, to, pace = False, self._dispatcher, self.pace
-        if to is not None and (to.dispatch() if pace is None else pace.dispatch(to)):
-            self.notify()
-        elif self._last_message_is_there and not self.backlog:
-            self._tell_of_the_end()
-
-    def topic_ended(self) -> None:
-        """The topic was terminated: consumers are told once everything is acknowledged."""
-        self._last_message_is_there = True
-        self.notify()
-
-    def _tell_of_the_end(self) -> None:
-        for consumer in self.consumers:
-            if not consumer.at_end:
-                consumer.at_end = True
-                consumer.sink.reached_end_of_topic(consumer)
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, drops: bool = True
@@ -213,14 +129,12 @@ class Subscription:
         """Deliver these entries again, or (None) all that are not acknowledged; on Exclusive and
         Failover all in any case, in order. `drops`: their client drops what it was given so far.
         """
-        if self._dispatcher is not None and consumer in self.consumers:
-            self._dispatcher.redeliver(consumer, positions, drops)
-            self.notify()
+        self.dispatch.redeliver(consumer, positions, drops)
 
     @property
     def redelivers_by_id(self) -> bool:
         """Whether single messages can be redelivered: Exclusive and Failover redeliver all."""
-        return self.kind is not None and not self.kind.single_active
+        return self.dispatch.redelivers_by_id
 
     # -- acknowledgements
 
@@ -236,11 +150,12 @@ class Subscription:
         delete = self.cursor.delete
         for ledger_id, entry_id in acknowledged:
             delete(ledger_id, entry_id)
-        if self._dispatcher is not None:
-            self._dispatcher.release(consumer, positions)
-        if self._redelivery_counts:
-            self._redelivery_counts.forget(acknowledged)
-        if self._last_message_is_there:
+        dispatch = self.dispatch
+        if dispatch.dispatcher is not None:
+            dispatch.dispatcher.release(consumer, positions)
+        if dispatch.redelivery_counts:
+            dispatch.redelivery_counts.forget(acknowledged)
+        if dispatch.has_last_message:
             self.notify()
 
     def acknowledge_indexes(
@@ -256,14 +171,14 @@ class Subscription:
             return
         if self.cursor.delete_batch_indexes(position, unacked, batch_size):
             consumer.left_out.forget(position)
-            self._redelivery_counts.forget([position])
+            self.dispatch.redelivery_counts.forget([position])
         self._recount(consumer, position, batch_size)
-        if self._last_message_is_there:
+        if self.dispatch.has_last_message:
             self.notify()
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
         """Updates how many messages of the batch the consumer holds unacknowledged."""
-        if (dispatcher := self._dispatcher) is not None:
+        if (dispatcher := self.dispatch.dispatcher) is not None:
             reader = self.reader
             bits = reader.unacked_bits(position, batch_size) if reader.wants(position) else 0
             dispatcher.keep(consumer, position, bits.bit_count())
@@ -282,7 +197,7 @@ class Subscription:
         clear = None if still_unacked else consumer.left_out.acknowledged_up_to(position)
         ack = PendingAck(position, still_unacked, batch_size)
         self._transactional.acknowledge_up_to(ack, consumer.life, clear)
-        if self._last_message_is_there:
+        if self.dispatch.has_last_message:
             self.notify()
 
     def _check_cumulative(self) -> None:
@@ -342,8 +257,8 @@ class Subscription:
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """Removes the messages of `acks` from the consumer's unacknowledged messages."""
         consumer.left_out.taken(acks)
-        if self._dispatcher is not None:
-            self._dispatcher.release(consumer, [a.position for a in acks if not a.still_unacked])
+        if (dispatcher := self.dispatch.dispatcher) is not None:
+            dispatcher.release(consumer, [a.position for a in acks if not a.still_unacked])
         for ack in (ack for ack in acks if ack.still_unacked):
             self._recount(consumer, ack.position, ack.batch_size)
 
@@ -355,18 +270,18 @@ class Subscription:
 
     def _settled(self, positions: Sequence[tuple[int, int]]) -> None:
         """Forgets delivered entries whose transaction was aborted afterwards."""
-        if self._dispatcher is not None:
-            self._dispatcher.release(self.consumers[0], positions)
-        self._redelivery_counts.forget(positions)
-        if self._last_message_is_there:
+        if (dispatcher := self.dispatch.dispatcher) is not None:
+            dispatcher.release(self.consumers[0], positions)
+        self.dispatch.redelivery_counts.forget(positions)
+        if self.dispatch.has_last_message:
             self.notify()
 
     def _restore(self, txn_id: TxnId | None, restored: Mapping[Position, Held]) -> None:
         """Redelivers messages after an abort; cumulatively acknowledged ones only on request."""
         if not self.redelivers_by_id or self.reader.clients_may_return:
             self._transactional.given_back(txn_id, restored)
-        if self._dispatcher is not None:
-            self._dispatcher.restore(list(restored))
+        if (dispatcher := self.dispatch.dispatcher) is not None:
+            dispatcher.restore(list(restored))
             self.notify()
 
     async def replayed(self) -> PendingAcks | None:
@@ -386,11 +301,11 @@ class Subscription:
         """
         pending = await self._transactional.settled()
         self.check_open()  # it may have been closed meanwhile
-        self._damage = None
-        self.disconnect_consumers("the subscription was moved by a seek")
+        self.dispatch.damage = None
+        self.dispatch.disconnect_consumers("the subscription was moved by a seek")
         position = next_after_seek(self._topic.ledger, position, self.reader.limit)
         self.cursor.reset(position, still_unacked, batch_size)
-        self._redelivery_counts.clear()
+        self.dispatch.redelivery_counts.clear()
         self.reader.moved()
         if not self.durable:
             if self._return is not None:  # left by the previous seek
@@ -412,11 +327,11 @@ class Subscription:
     async def skip_to(self, position: Position) -> None:
         """Acknowledge all visible entries up to `position`. Raises ServiceNotReady."""
         self.check_open()
-        self._damage = None
+        self.dispatch.damage = None
         self.reader.read_anew()
         self.cursor.mark_delete(min(position, self.reader.limit))
-        if self._dispatcher is not None:
-            self._dispatcher.skipped_to(self.cursor.mark_delete_position)
+        if (dispatcher := self.dispatch.dispatcher) is not None:
+            dispatcher.skipped_to(self.cursor.mark_delete_position)
         self.notify()
         await self.cursor.flush()
 
@@ -433,10 +348,9 @@ class Subscription:
     async def discard(self, reason: str = "the subscription was deleted") -> None:
         """Disconnect all consumers and break all cycles: see Life.break_cycles."""
         self._closed = reason
-        self.disconnect_consumers(reason)
+        self.dispatch.disconnect_consumers(reason)
         await self._transactional.close()
-        self.reader.break_cycles()
-        self.pace = self._damage = None
+        self.dispatch.break_cycles()
         if self._return is not None:
             self._return.cancel()
 
@@ -452,16 +366,6 @@ class Subscription:
     def __str__(self) -> str:
         return f"Subscription {self.name} of {self._topic.name}"
 
-    @property
-    def active_consumer(self) -> Consumer | None:
-        """The active consumer, for Exclusive and Failover."""
-        return to.active if isinstance(to := self._dispatcher, SingleActiveDispatcher) else None
-
-    @property
-    def key_shared(self) -> KeySharedDispatcher | None:
-        """The dispatcher, for Key_Shared."""
-        return to if isinstance(to := self._dispatcher, KeySharedDispatcher) else None
-
     async def peek(self, number: int) -> tuple[Position, bytes] | None:
         """The unacknowledged entry number `number`, counted from 1."""
         return await waiting_entry(self._topic.ledger, self.cursor, self._topic.hidden, number)
@@ -471,28 +375,9 @@ class Subscription:
         return self.cursor.mark_delete_position
 
     @property
-    def unacked_messages(self) -> int:
-        """Delivered, unacknowledged messages, for Shared and Key_Shared; 0 for other types."""
-        return sum(consumer.unacked.messages for consumer in self.consumers)
-
-    @property
-    def delayed_messages(self) -> int:
-        """The number of delayed entries, as far as the log has been read."""
-        return 0 if self._dispatcher is None else self._dispatcher.delayed
-
-    @property
-    def in_replay(self) -> int:
-        return 0 if self._dispatcher is None else self._dispatcher.in_replay
-
-    @property
-    def delayed_bytes(self) -> int:
-        return 0 if self._dispatcher is None else self._dispatcher.delayed_bytes
-
-    @property
     def backlog(self) -> int:
         """Entries not acknowledged yet; aborted messages and markers do not count."""
-        up_to = self._topic.ledger.last_confirmed
-        return self.cursor.backlog(up_to) - self.reader.hidden_backlog(up_to)
+        return self.dispatch.backlog
 
     @property
     def pending_acks(self) -> PendingAcks | None:

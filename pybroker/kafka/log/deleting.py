@@ -61,8 +61,8 @@ async def _free(topic: Topic, first: Position) -> None:
     def everything_else() -> Position:
         return first
 
-    ledger.kept_from += (everything_else,)
+    ledger.trimmer.keep(everything_else)
     try:
         await ledger.trim(_NOTHING_KEPT)
     finally:
-        ledger.kept_from = tuple(each for each in ledger.kept_from if each is not everything_else)
+        ledger.trimmer.keep_no_longer(everything_else)

@@ -41,7 +41,7 @@ class ProducerSnapshots:
         self._since = EARLIEST.after  # where the scan of the next start begins
         self._batches = 0  # since the last snapshot
         self._writing = False
-        topic.ledger.kept_from += (self._kept_from,)
+        topic.ledger.trimmer.keep(self._kept_from)
         topic.ledger.on_visit += (self._visited,)
         self._producers: PartitionProducers | None = None  # once recovered
 

@@ -2,28 +2,27 @@
 
 The inbox parses a chunk, a limited number of commands per turn. Runs of SENDs, ACK and FLOW are
 handled on the spot; a handler that may wait (for a topic to load, for a transaction's log) runs in
-a task of the session. Commands about the same producer or consumer are handled one after another,
-in order of arrival. While the outbox is full, too many requests are in progress, or a long command
-is processed in pieces, received commands wait.
+a task of the session: see `command_runner.py`. While the outbox is full, too many requests are in
+progress, or a long command is processed in pieces, received commands wait.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from pybroker.base.errors import PulsarError
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
 from pybroker.broker.persistent.entry_metadata import plain
 from pybroker.broker.persistent.producers import Producer
 from pybroker.broker.subscriptions.consumer import Consumer
 from pybroker.security.identity import Certificate
+from pybroker.server.connections.command_runner import CommandRunner
 from pybroker.server.connections.inbox import Inbox, Pause
 from pybroker.server.connections.live_login import LiveLogin
 from pybroker.server.connections.outbox import Outbox, Waking
-from pybroker.server.connections.requests import Requests, as_answer
+from pybroker.server.connections.requests import Requests
 from pybroker.server.connections.slots import ConsumerSlot, ProducerSlot
 from pybroker.server.connections.watching import Watching
 from pybroker.server.handler import Handler
@@ -35,18 +34,16 @@ from pybroker.server.transactions.transactional_session import TransactionalSess
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.connection_state import ACCEPTED, ConnectionState
+from pybroker.wire.connection_state import ConnectionState
 from pybroker.wire.frames import BadChecksum, CommandFrame, Event, ProtocolError, encode_frame
 
 log = logging.getLogger("pybroker.session")
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read the rest
-_MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 LEAVING_A_TURN: Final = 500  # of these are removed, after the connection is lost
 
 # How the versions of clients begin that handle REACHED_END_OF_TOPIC; others close the connection.
 _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs", "pybroker")
-_WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
 class Session(asyncio.BufferedProtocol):
@@ -63,7 +60,6 @@ class Session(asyncio.BufferedProtocol):
         forget: Callable[["Session"], None],
     ) -> None:
         self.services = services
-        self._handlers = handlers
         self.number = next(services.connection_numbers)
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
@@ -90,10 +86,11 @@ class Session(asyncio.BufferedProtocol):
         self.requests = Requests(
             partial(self._inbox.pause, Pause.TASKS), partial(self._inbox.resume, Pause.TASKS)
         )
+        long = partial(self._inbox.pause, Pause.LONG), partial(self._inbox.resume, Pause.LONG)
+        self._commands = CommandRunner(handlers, self.requests, *long)
         self._outbox = Outbox(services.outboxes)
         self._waking = Waking(lambda: self.writable)
         self._resumed: asyncio.Future[None] | None = None  # set while there is a waiter
-        self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         # First the handshake timeout, at the end the closing timeout.
@@ -127,9 +124,9 @@ class Session(asyncio.BufferedProtocol):
 
     def _handle_event(self, event: Event) -> None:
         if isinstance(event, CommandFrame):
-            self._handle(event.command, event.size_bytes)
+            self._commands.run(self, self.state, event.command, event.size_bytes)
         elif self.state is not ConnectionState.CONNECTED:
-            self._require(ConnectionState.CONNECTED, "SEND")
+            raise ProtocolError(f"SEND came while the connection was {self.state.name}")
         elif isinstance(event, BadChecksum):
             refuse_damaged(self, event)
         elif slot := self.producers.get(event.producer_id):
@@ -272,91 +269,7 @@ class Session(asyncio.BufferedProtocol):
         if self._too_fast.pop(slot, slot) is None and not self._too_fast:
             self._inbox.resume(Pause.RATE)
 
-    # -- commands
-
-    def _require(self, state: ConnectionState, command: str) -> None:
-        if self.state is not state:
-            raise ProtocolError(f"{command} came while the connection was {self.state.name}")
-
-    def _handle(self, command: pb.BaseCommand, size_bytes: int) -> None:
-        kind = command.type
-        if kind not in ACCEPTED[self.state]:
-            raise ProtocolError(
-                f"command type {kind} is not accepted while the connection is {self.state.name}"
-            )
-        handler = self._handlers[kind]
-        if not command.HasField(handler.field):
-            raise ProtocolError(f"command type {kind} came without its body")
-        body = getattr(command, handler.field)
-        if kind not in _WITHOUT_TEXT:
-            try:
-                invalid = commands.has_invalid_text(body)
-            except PulsarError as error:
-                handler.answer_error(self, body, error)
-                return
-            if invalid:
-                raise ProtocolError(f"{handler.field} contains text that is not UTF-8")
-        if handler.immediate is not None:
-            self._run_now(handler, body)
-        elif handler.begun is not None:
-            self._begin(handler, body, size_bytes)
-        else:
-            self._start(handler, body, size_bytes)
-
-    def _run_now(self, handler: Handler, body: Any) -> None:
-        assert handler.immediate is not None
-        try:
-            rest = handler.immediate(self, body)
-        except PulsarError as error:
-            handler.answer_error(self, body, error)
-        else:
-            if rest is not None:
-                self._inbox.pause(Pause.LONG)
-                work = self._run_guarded(handler, body, rest)
-                task = self.requests.start(work, handler.field)
-                task.add_done_callback(lambda _: self._inbox.resume(Pause.LONG))
-
-    def _begin(self, handler: Handler, body: Any, size_bytes: int) -> None:
-        assert handler.begun is not None
-        try:
-            work = handler.begun(self, body)
-        except PulsarError as error:
-            handler.answer_error(self, body, error)
-        else:
-            self.requests.answer_later(
-                work,
-                partial(handler.answer, self, body),
-                partial(handler.answer_error, self, body),
-                size_bytes,
-            )
-
-    def _start(self, handler: Handler, body: Any, size_bytes: int) -> None:
-        if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
-            raise ProtocolError("too many producers and consumers on one connection")
-        key = handler.ordered_by(body) if handler.ordered_by else None
-        before = self._last_of.get(key) if key else None
-        work = self._run(handler, body, before)
-        task = self.requests.start(work, handler.field, size_bytes)
-        if key is not None:
-            self._last_of[key] = task
-            task.add_done_callback(lambda ended: self._forget_order(key, ended))
-
-    def _forget_order(self, key: tuple[str, int], task: asyncio.Task[Any]) -> None:
-        if self._last_of.get(key) is task:
-            del self._last_of[key]
-
-    async def _run(self, handler: Handler, body: Any, before: asyncio.Task[Any] | None) -> None:
-        if before is not None and not before.done():
-            await asyncio.wait([before])
-        assert handler.deferred is not None
-        await self._run_guarded(handler, body, handler.deferred(self, body))
-
-    async def _run_guarded(self, handler: Handler, body: Any, work: Awaitable[None]) -> None:
-        """Answers with the error if `work` fails."""
-        try:
-            await work
-        except Exception as error:
-            handler.answer_error(self, body, as_answer(error))
+    # -- life of the connection
 
     def write_pong(self) -> None:
         self.write(commands.PONG)
@@ -413,21 +326,11 @@ class Session(asyncio.BufferedProtocol):
 
     def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
         if self.protocol_version >= 12 and not self.closed:
-            change = pb.CommandActiveConsumerChange(
-                consumer_id=consumer.consumer_id, is_active=is_active
-            )
-            self.send_command(
-                pb.BaseCommand(
-                    type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change
-                )
-            )
+            self.write(commands.active_consumer_change(consumer.consumer_id, is_active))
 
     def reached_end_of_topic(self, consumer: Consumer) -> None:
         if self.client_version.startswith(_KNOW_THE_END):
-            end = pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id)
-            self.send_command(
-                pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=end)
-            )
+            self.write(commands.reached_end_of_topic(consumer.consumer_id))
 
     def close_consumer(self, consumer: Consumer, reason: str) -> None:
         slot = self.consumers.get(consumer.consumer_id)
@@ -437,9 +340,7 @@ class Session(asyncio.BufferedProtocol):
         self.tell_consumer_closed(consumer)
 
     def tell_consumer_closed(self, consumer: Consumer) -> None:
-        closing = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=2**64 - 1)
-        kind = pb.BaseCommand.CLOSE_CONSUMER
-        self.send_command(pb.BaseCommand(type=kind, close_consumer=closing))
+        self.write(commands.close_consumer(consumer.consumer_id))
 
     def forget_producer(self, producer: Producer) -> bool:
         """Returns whether the producer belonged to this connection."""
@@ -455,15 +356,11 @@ class Session(asyncio.BufferedProtocol):
         slot = self.producers.get(producer.producer_id)
         if slot is None or not self.forget_producer(producer):
             return
+        closing = partial(self.write, commands.close_producer(producer.producer_id))
         if slot.later_answers is None:
-            self._tell_closed(producer)
+            closing()
         else:
-            slot.later_answers.append(partial(self._tell_closed, producer))
-
-    def _tell_closed(self, producer: Producer) -> None:
-        closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
-        kind = pb.BaseCommand.CLOSE_PRODUCER
-        self.send_command(pb.BaseCommand(type=kind, close_producer=closing))
+            slot.later_answers.append(closing)
 
     # -- closing
 

@@ -18,11 +18,10 @@ from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TxnId, side_log
 from pybroker.base.runtime import Clock
-from pybroker.transaction.buffer.buffer_times import BufferTimes
+from pybroker.transaction.buffer.buffer_stats import BufferTimes, Marked, OngoingTransaction
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.log_order.transaction_index import Undecided
-from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded, TopicContents, held_in
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction

@@ -29,10 +29,9 @@ from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFoun
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.coordinator_limits import CoordinatorLimits
-from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
+from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats, ExecutionTimes
 from pybroker.transaction.coordinator.ends.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.ends.endings import Endings
-from pybroker.transaction.coordinator.ends.execution_times import ExecutionTimes
 from pybroker.transaction.coordinator.ends.participants import ParticipantEnds, Participants, Retry
 from pybroker.transaction.coordinator.ends.timeline import NOT_OF_PREPARED, DecidedBy, note_added
 from pybroker.transaction.coordinator.ends.timeouts import Timeouts

@@ -37,7 +37,6 @@ from pybroker.transaction.pending_acks.records import (
     acked_bits,
     indexes_in_words,
 )
-from pybroker.transaction.pending_acks.runs import runs
 from pybroker.transaction.txn_status import TxnAction
 
 MOST_SPARED: Final = 10_000  # entries, by one cumulative acknowledgement
@@ -323,7 +322,7 @@ class PendingAckState:
 
     def _acknowledge(self, positions: Iterable[Position]) -> None:
         cursor = self._cursor
-        for ledger_id, first, until in runs(positions):
+        for ledger_id, first, until in _runs(positions):
             if first == until or (ledger_id, first) <= cursor.mark_delete_position:
                 for entry_id in range(first, until + 1):
                     cursor.delete(ledger_id, entry_id)
@@ -440,3 +439,20 @@ def _take_back(
     indexes[position] |= bits
     if not acked_bits(indexes[position], batch_sizes[position]):
         del indexes[position], batch_sizes[position]
+
+
+def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
+    """Runs of consecutive entries, in the order of `positions`: ledger, first, last. The cursor
+    acknowledges each at once.
+    """
+    ledger_id, first, last = -1, 0, -1
+    for position in positions:
+        if position.entry_id == last + 1 and position.ledger_id == ledger_id:
+            last += 1
+            continue
+        if ledger_id >= 0:
+            yield ledger_id, first, last
+        ledger_id, first = position
+        last = first
+    if ledger_id >= 0:
+        yield ledger_id, first, last

@@ -110,7 +110,7 @@ def test_what_a_compaction_held_back_is_looked_at_again_at_its_end(
     right = ManagedLedger.touch
 
     def touch(ledger: ManagedLedger) -> None:
-        needed.extend(kept_from() for kept_from in ledger.kept_from)
+        needed.extend(kept_from() for kept_from in ledger.trimmer.kept_from)
         right(ledger)
 
     send(client, topic, *((f"k{i}", b"%d" % i) for i in range(7)))

@@ -27,11 +27,11 @@ def test_the_delayed_messages_of_all_are_bounded_and_holders_of_few_go_on(
         for _ in range(20):
             await topic.delayed(30)
         last = (await topic.delayed(None))[0]
-        assert (greedy.delayed_messages, got.take()) == (8, [])
+        assert (greedy.dispatch.delayed_messages, got.take()) == (8, [])
         modest = await topic.subscribe("modest")
         modest.cursor.mark_delete(Position(last.ledger_id, last.entry_id - 3))
         _, also_got = await topic.consumer(modest, kind, 100)
-        assert (modest.delayed_messages, also_got.take()) == (2, [20])
+        assert (modest.dispatch.delayed_messages, also_got.take()) == (2, [20])
         await topic.after(40)
         assert sorted(got.take()) == list(range(21))
         assert account.used_bytes == 0
@@ -59,10 +59,12 @@ def test_who_waits_for_room_goes_on_when_another_one_leaves(kind: SubscriptionTy
         for _ in range(12):
             await topic.delayed(3000)
         await topic.delayed(None)
-        assert (first.delayed_messages, second.delayed_messages, got.take()) == (8, 8, [])
+        delayed = [each.dispatch.delayed_messages for each in (first, second)]
+        assert (delayed, got.take()) == ([8, 8], [])
         first.remove_consumer(consumer)
         await topic.after(0.01)
-        assert (first.delayed_messages, second.delayed_messages, got.take()) == (0, 12, [12])
+        delayed = [each.dispatch.delayed_messages for each in (first, second)]
+        assert (delayed, got.take()) == ([0, 12], [12])
 
     run(scenario)
 
@@ -79,19 +81,19 @@ def test_what_an_aborted_transaction_acknowledged_before_its_time_comes_at_its_t
         metadata.deliver_at_time = topic.clock.now_ms() + 60_000
         position = await topic.ledger.append_one(build_entry(metadata, b""), 1)
         await topic.changed()
-        assert subscription.delayed_messages == 1
-        dispatcher: Any = subscription._dispatcher
+        assert subscription.dispatch.delayed_messages == 1
+        dispatcher: Any = subscription.dispatch.dispatcher
         for _ in range(3):
             dispatcher.restore([position])
             await topic.changed()
             assert sink.take() == []
-            assert subscription.delayed_messages == 1
+            assert subscription.dispatch.delayed_messages == 1
         topic.clock.ms += 60_000
         await topic.changed()
         assert sink.take() == [0]
         await topic.changed()
         assert sink.take() == []
-        assert (subscription.delayed_messages, consumer.unacked.messages) == (0, 1)
+        assert (subscription.dispatch.delayed_messages, consumer.unacked.messages) == (0, 1)
 
     with_topic(scenario)
 
@@ -111,7 +113,7 @@ def test_after_an_abort_each_consumer_is_asked_once_what_it_holds(
         subscription = await topic.subscribe()
         sinks = [(await topic.consumer(subscription, kind, 100))[1] for _ in range(3)]
         positions = await topic.delayed(*[30.0] * 20)
-        dispatcher: Any = subscription._dispatcher
+        dispatcher: Any = subscription.dispatch.dispatcher
         dispatcher.restore(positions[:1])
         await topic.changed()
         await topic.after(31)

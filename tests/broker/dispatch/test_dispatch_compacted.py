@@ -129,7 +129,7 @@ def test_what_an_abort_gives_back_comes_again_in_its_order() -> None:
         _, sink = await consumer(subscription, read_compacted=True)
         await topic.settled()
         assert sink.take() == [0, 2, 4]
-        dispatcher: Any = subscription._dispatcher
+        dispatcher: Any = subscription.dispatch.dispatcher
         dispatcher.restore([Position(0, 2)])
         await topic.changed()
         assert sink.take() == [0, 2, 4]

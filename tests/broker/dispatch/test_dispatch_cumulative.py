@@ -298,7 +298,7 @@ def test_a_consumer_that_is_not_active_any_more_covers_nothing_that_was_held() -
         positions = await topic.publish(4)
         await acknowledge(subscription, T1, positions[1])
         second, sink = await topic.consumer(subscription, FAILOVER, 100, name="a")
-        assert subscription.active_consumer is second
+        assert subscription.dispatch.active_consumer is second
         await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == [0, 2, 3, 1]

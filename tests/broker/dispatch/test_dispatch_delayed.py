@@ -31,7 +31,7 @@ def test_a_message_comes_when_its_time_has_come_and_not_before(kind: Subscriptio
         _, sink = await topic.consumer(subscription, kind, 100)
         await topic.delayed(30, None, 10, None, 20)
         assert sink.take() == [1, 3]
-        assert subscription.delayed_messages == 3
+        assert subscription.dispatch.delayed_messages == 3
         await topic.after(8.9)
         assert sink.take() == []
         for entry_id in (2, 4, 0):
@@ -41,7 +41,7 @@ def test_a_message_comes_when_its_time_has_come_and_not_before(kind: Subscriptio
             ]
             sink.take()
             await topic.after(8.9)
-        assert subscription.delayed_messages == 0
+        assert subscription.dispatch.delayed_messages == 0
 
     run(scenario)
 
@@ -53,7 +53,7 @@ def test_exclusive_and_failover_deliver_at_once(kind: SubscriptionType) -> None:
         _, sink = await topic.consumer(subscription, kind, 100)
         await topic.delayed(30, None)
         assert sink.take() == [0, 1]
-        assert subscription.delayed_messages == 0
+        assert subscription.dispatch.delayed_messages == 0
 
     run(scenario)
 
@@ -76,17 +76,20 @@ def test_what_waits_comes_at_once_when_it_is_switched_off(kind: SubscriptionType
         subscription = await topic.subscribe()
         _, sink = await topic.consumer(subscription, kind, 10_000)
         positions = await topic.delayed(*[3600.0] * 3000, None)
-        assert (sink.take(), subscription.delayed_messages) == ([3000], 3000)
-        dispatcher: Any = subscription._dispatcher
+        assert (sink.take(), subscription.dispatch.delayed_messages) == ([3000], 3000)
+        dispatcher: Any = subscription.dispatch.dispatcher
         dispatcher.restore(positions[:1])  # an aborted transaction had acknowledged it
         await topic.settled()
         assert sink.take() == []
         topic.config = replace(topic.config, delayed_delivery_enabled=False)
-        subscription.follow_policies()
+        subscription.dispatch.follow_policies()
         await topic.settled()
-        assert (sorted(sink.take()), subscription.delayed_messages) == (list(range(3000)), 0)
+        assert (sorted(sink.take()), subscription.dispatch.delayed_messages) == (
+            list(range(3000)),
+            0,
+        )
         topic.config = replace(topic.config, delayed_delivery_enabled=True)
-        subscription.follow_policies()
+        subscription.dispatch.follow_policies()
         await topic.delayed(30)
         assert sink.take() == []
         await topic.after(31)
@@ -149,11 +152,11 @@ def test_what_is_due_comes_once_what_waited_for_its_consumer_is_acknowledged(
         await topic.delayed(10, key=of_fast)
         _, *waiting = await topic.delayed(None, None, None, key=of_slow)
         await topic.after(11)
-        assert (sink.take(), subscription.in_replay) == ([], 2)
+        assert (sink.take(), subscription.dispatch.in_replay) == ([], 2)
         subscription.acknowledge(slow, waiting)
         subscription.flow(slow, 10)
         await topic.settled()
-        assert (sink.take(), subscription.in_replay) == ([0], 0)
+        assert (sink.take(), subscription.dispatch.in_replay) == ([0], 0)
 
     run(scenario)
 
@@ -193,7 +196,7 @@ def test_what_goes_beyond_any_clock_just_waits(kind: SubscriptionType) -> None:
         assert sink.take() == [1, 2]
         await topic.after(1000)
         assert sink.take() == []
-        assert subscription.delayed_messages == 1
+        assert subscription.dispatch.delayed_messages == 1
 
     run(scenario)
 
@@ -238,7 +241,7 @@ def test_entries_are_passed_once_however_permits_cut_a_run(kind: SubscriptionTyp
         subscription.flow(consumer, 100)
         await topic.after(10)
         assert sink.take() == [0, 2, 3, 5, 8]
-        assert subscription.delayed_messages == 0
+        assert subscription.dispatch.delayed_messages == 0
 
     run(scenario)
 
@@ -269,7 +272,7 @@ def test_the_next_consumer_waits_for_the_same_times(kind: SubscriptionType) -> N
         await topic.delayed(5, 20, None)
         assert sink.take() == [2]
         subscription.remove_consumer(consumer)
-        assert subscription.delayed_messages == 0
+        assert subscription.dispatch.delayed_messages == 0
         await topic.after(6)
         _, second = await topic.consumer(subscription, kind, 100)
         assert second.take() == [0, 2]
@@ -292,7 +295,7 @@ def test_what_was_skipped_or_acknowledged_meanwhile_does_not_come(
         assert sink.take() == [1]
         await topic.delayed(5)
         await subscription.skip_all()
-        assert subscription.delayed_messages == 0
+        assert subscription.dispatch.delayed_messages == 0
         await topic.after(6)
         assert sink.take() == []
         await topic.delayed(5)
@@ -312,16 +315,16 @@ def test_what_is_skipped_is_delayed_no_more_and_what_stands_behind_it_is(
         subscription = await topic.subscribe()
         _, sink = await topic.consumer(subscription, kind, 100)
         positions = await topic.delayed(*[30.0] * 10, None)
-        assert (sink.take(), subscription.delayed_messages) == ([10], 10)
+        assert (sink.take(), subscription.dispatch.delayed_messages) == ([10], 10)
         bytes_of_ten = account.used_bytes
-        dispatcher: Any = subscription._dispatcher
+        dispatcher: Any = subscription.dispatch.dispatcher
         dispatcher.restore([positions[2], positions[7]])  # an aborted transaction held them
         await topic.settled()
         await subscription.skip_to(positions[5])
-        assert subscription.delayed_messages == 4
+        assert subscription.dispatch.delayed_messages == 4
         assert account.used_bytes < bytes_of_ten
         await topic.after(31)
-        assert (sorted(sink.take()), subscription.delayed_messages) == ([6, 7, 8, 9], 0)
+        assert (sorted(sink.take()), subscription.dispatch.delayed_messages) == ([6, 7, 8, 9], 0)
         assert account.used_bytes == 0
 
     run(scenario)
@@ -390,7 +393,7 @@ def test_reading_stops_where_too_much_waits(
         for _ in range(10):
             subscription.flow(consumer, 1)
             await topic.after(0.01)
-        assert subscription.delayed_messages <= 5
+        assert subscription.dispatch.delayed_messages <= 5
         await topic.after(60)
         assert sorted(sink.take()) == [0, 1, 2, 3, 4]
 

@@ -213,7 +213,7 @@ def test_a_dispatch_rate_counts_what_was_sent_and_does_not_stop_at_what_was_not(
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         rate = Throttle(2, 0, 3600)
-        subscription.pace = DispatchPace(rate, None, subscription, HeldBack())
+        subscription.dispatch.pace = DispatchPace(rate, None, subscription, HeldBack())
         await topic.publish_keys([HIGH_KEY] * 10 + [LOW_KEY, LOW_KEY, LOW_KEY])
         _, sink = await topic.consumer(subscription, EXCLUSIVE, 9, key_shared=LOW)
         for _ in range(10):  # rounds of dispatch

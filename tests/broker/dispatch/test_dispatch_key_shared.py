@@ -177,8 +177,8 @@ def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyP
         await topic.publish_keys([for_b])
         assert subscription.reader.position == Position(0, 10)
         assert b_sink.entry_ids == []
-        assert subscription.key_shared is not None
-        assert not subscription.key_shared.dispatch(), "nothing can be done now"
+        assert subscription.dispatch.key_shared is not None
+        assert not subscription.dispatch.key_shared.dispatch(), "nothing can be done now"
         subscription.flow(a, 100)
         await topic.settled()
         assert (a_sink.entry_ids, b_sink.entry_ids) == (list(range(20)), [20])
@@ -257,7 +257,7 @@ def test_what_a_consumer_holds_of_keys_that_are_another_s_by_now_is_told() -> No
         positions = await topic.publish_keys([moved[0], kept[0], moved[0], moved[1]])
         await topic.consumer(subscription, KEY_SHARED, 100, name="b")
         await topic.publish_keys([moved[2]])
-        dispatcher = subscription.key_shared
+        dispatcher = subscription.dispatch.key_shared
         assert dispatcher is not None
         (drains,) = dispatcher.draining().items()
         assert drains[0] is a
@@ -385,7 +385,7 @@ def test_skipping_everything_forgets_what_waited_and_what_was_in_flight() -> Non
         b, b_sink = await topic.consumer(subscription, KEY_SHARED, 0, name="b")
         await topic.publish_keys([moved, moved])
         await subscription.skip_all()
-        assert subscription.unacked_messages == 0
+        assert subscription.dispatch.unacked_messages == 0
         subscription.flow(b, 10)
         await topic.publish_keys([moved])
         assert (a_sink.entry_ids, b_sink.entry_ids) == ([0], [3])
@@ -404,7 +404,7 @@ def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
         subscription.flow(a, 1000)
         await topic.settled()
         assert sorted(a_sink.entry_ids + b_sink.take()[-len(KEYS) :])
-        assert subscription.unacked_messages == len(positions)
+        assert subscription.dispatch.unacked_messages == len(positions)
 
     with_topic(scenario)
 

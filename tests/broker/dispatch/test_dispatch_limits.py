@@ -24,7 +24,7 @@ class Held:
     ) -> None:
         self.topic, self.subscription, self.consumer = topic, subscription, consumer
         self.sink, self.positions = sink, positions
-        self.dispatcher: Any = subscription._dispatcher
+        self.dispatcher: Any = subscription.dispatch.dispatcher
 
     async def given(self) -> list[int]:
         await self.topic.changed()
@@ -118,7 +118,7 @@ def test_what_was_skipped_makes_room_for_as_much(of_consumer: bool) -> None:
         await world.subscription.skip_to(world.positions[2])
         await topic.settled()
         assert world.sink.take() == [4, 5, 6]
-        assert world.subscription.unacked_messages == 4
+        assert world.subscription.dispatch.unacked_messages == 4
 
     with_topic(scenario, **config(of_consumer))
 
@@ -132,6 +132,8 @@ def test_who_begins_anew_is_given_what_it_held_and_no_more_than_it_may_hold(
         for _ in range(2):
             world.dispatcher.rewind()
             assert await world.given() == [0, 1, 2, 3]
-            assert world.consumer.unacked.messages == world.subscription.unacked_messages == 4
+            assert (
+                world.consumer.unacked.messages == world.subscription.dispatch.unacked_messages == 4
+            )
 
     with_topic(scenario, **config(of_consumer))

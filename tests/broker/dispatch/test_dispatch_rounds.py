@@ -19,6 +19,7 @@ from pybroker.base.names import TxnId
 from pybroker.broker.dispatch import entry_reader, key_shared, redelivery, shared, single
 from pybroker.broker.dispatch.delivery import ROUND_STEPS
 from pybroker.broker.subscriptions.consumer import SubscriptionType, UnackedEntries
+from pybroker.broker.subscriptions.consumer_dispatch import ConsumerDispatch
 from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
@@ -113,7 +114,7 @@ def test_nothing_to_deliver_or_nobody_to_take_it_is_no_reason_to_look_again(
         _, sink = await topic.consumer(subscription, kind, permits)
         await topic.publish(published)
         looks = 0
-        dispatcher = subscription._dispatcher
+        dispatcher = subscription.dispatch.dispatcher
         assert dispatcher is not None
         look = dispatcher.dispatch
 
@@ -182,7 +183,7 @@ def test_a_subscription_gets_no_more_than_it_may_still_hold() -> None:
         for _ in range(10):
             await topic.ledger.append_one(b"x", 1)
         await topic.changed()
-        assert subscription.unacked_messages == 5
+        assert subscription.dispatch.unacked_messages == 5
 
     with_topic(scenario, max_unacked_messages_per_subscription=5)
 
@@ -237,7 +238,7 @@ def test_what_is_given_back_makes_room_for_as_much() -> None:
         subscription.redeliver(consumer, positions[1:2])
         await topic.settled()
         assert sink.take() == [0, 1]
-        assert subscription.unacked_messages == 4
+        assert subscription.dispatch.unacked_messages == 4
 
     with_topic(scenario, max_unacked_messages_per_subscription=4)
 
@@ -251,7 +252,7 @@ def test_skipping_everything_forgets_which_consumer_held_what() -> None:
         assert a_sink.take() == [0, 1, 2, 3]
         await subscription.skip_all()
         await topic.settled()
-        assert (subscription.unacked_messages, a.blocked) == (0, False)
+        assert (subscription.dispatch.unacked_messages, a.blocked) == (0, False)
         await topic.publish(5)
         assert a_sink.take() == [9, 10, 11, 12]
 
@@ -288,8 +289,8 @@ def test_an_aborted_acknowledgement_that_is_repeated_holds_nothing_up() -> None:
         subscription = await topic.subscribe()
         consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 2)
         positions = await topic.publish(4)
-        assert subscription._dispatcher is not None
-        subscription._dispatcher.restore(positions[:1])
+        assert subscription.dispatch.dispatcher is not None
+        subscription.dispatch.dispatcher.restore(positions[:1])
         subscription.acknowledge_cumulative(consumer, positions[0])
         subscription.flow(consumer, 10)
         await topic.settled()
@@ -303,8 +304,8 @@ def test_a_new_active_consumer_gets_what_an_abort_gave_back_once() -> None:
         subscription = await topic.subscribe()
         first, _ = await topic.consumer(subscription, FAILOVER, 2, name="a")
         positions = await topic.publish(2)
-        assert subscription._dispatcher is not None
-        subscription._dispatcher.restore(positions[:1])
+        assert subscription.dispatch.dispatcher is not None
+        subscription.dispatch.dispatcher.restore(positions[:1])
         _, sink = await topic.consumer(subscription, FAILOVER, 10, name="b")
         subscription.remove_consumer(first)
         await topic.settled()
@@ -321,18 +322,18 @@ async def hold(subscription: Subscription, positions: list[Position]) -> None:
 
 
 def least_in_each_dispatch(
-    monkeypatch: pytest.MonkeyPatch, left: Callable[[Subscription], int]
+    monkeypatch: pytest.MonkeyPatch, left: Callable[[ConsumerDispatch], int]
 ) -> list[int]:
     """By how much each dispatch lowers `left`; the list grows with each one."""
     passed: list[int] = []
-    dispatch = Subscription._dispatch
+    once = ConsumerDispatch._dispatch
 
-    def counted(subscription: Subscription) -> None:
-        before = left(subscription)
-        dispatch(subscription)
-        passed.append(before - left(subscription))
+    def counted(dispatch: ConsumerDispatch) -> None:
+        before = left(dispatch)
+        once(dispatch)
+        passed.append(before - left(dispatch))
 
-    monkeypatch.setattr(Subscription, "_dispatch", counted)
+    monkeypatch.setattr(ConsumerDispatch, "_dispatch", counted)
     return passed
 
 

@@ -138,7 +138,7 @@ def test_redelivery_counts_outlive_a_reconnect() -> None:
         consumer, sink = await topic.consumer(subscription, SHARED, 10)
         assert [m.redelivery_count for m in sink.received] == [0, 1]
         subscription.acknowledge(consumer, positions)
-        assert not subscription._redelivery_counts
+        assert not subscription.dispatch.redelivery_counts
 
     with_topic(scenario)
 
@@ -164,7 +164,7 @@ def test_an_acknowledgement_through_another_consumer_counts() -> None:
         positions = await topic.publish(2)
         b, _ = await topic.consumer(subscription, SHARED, 10, name="b")
         subscription.acknowledge(b, positions)
-        assert (a.unacked.messages, subscription.unacked_messages) == (0, 0)
+        assert (a.unacked.messages, subscription.dispatch.unacked_messages) == (0, 0)
         assert subscription.backlog == 0
 
     with_topic(scenario)
@@ -193,10 +193,10 @@ def test_a_subscription_with_too_many_unacknowledged_waits_until_half() -> None:
         a, a_sink = await topic.consumer(subscription, SHARED, 100, name="a")
         _, b_sink = await topic.consumer(subscription, SHARED, 100, name="b")
         await topic.publish(20)
-        assert subscription.unacked_messages == 6
+        assert subscription.dispatch.unacked_messages == 6
         subscription.remove_consumer(a)
         await topic.settled()
-        assert subscription.unacked_messages == 6
+        assert subscription.dispatch.unacked_messages == 6
         assert len(a_sink.received) == 3
         assert sorted({*b_sink.entry_ids, *a_sink.entry_ids}) == list(range(6))
 

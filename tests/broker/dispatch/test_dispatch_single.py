@@ -244,15 +244,15 @@ def test_failover_spreads_partitions_over_consumers() -> None:
         await topic.consumer(subscription, FAILOVER, name="c")
         await topic.consumer(subscription, FAILOVER, name="b")
         await topic.consumer(subscription, FAILOVER, name="d", priority_level=1)
-        assert subscription.active_consumer is not None
-        assert subscription.active_consumer.name == "a"
+        assert subscription.dispatch.active_consumer is not None
+        assert subscription.dispatch.active_consumer.name == "a"
         topic.name = TopicName.parse("orders-partition-4")
         other = await topic.subscribe("other")
         await topic.consumer(other, FAILOVER, name="a")
         await topic.consumer(other, FAILOVER, name="c")
         await topic.consumer(other, FAILOVER, name="b")
-        assert other.active_consumer is not None
-        assert other.active_consumer.name == "b"
+        assert other.dispatch.active_consumer is not None
+        assert other.dispatch.active_consumer.name == "b"
 
     with_topic(scenario)
 

@@ -40,7 +40,7 @@ def test_who_was_blocked_by_what_is_skipped_goes_on(kind: SubscriptionType) -> N
         consumer, sink = await topic.consumer(subscription, kind, 100)
         await topic.publish(10)
         assert sink.take() == list(range(4))
-        dispatcher: Any = subscription._dispatcher
+        dispatcher: Any = subscription.dispatch.dispatcher
         assert consumer.blocked
         await subscription.skip_to(Position(topic.ledger.last_confirmed.ledger_id, 3))
         await topic.changed()

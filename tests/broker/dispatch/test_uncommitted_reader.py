@@ -88,7 +88,7 @@ def test_aborted_messages_are_not_redelivered_and_not_unacknowledged(
         await swept(topic)
         assert subscription.mark_delete_position == positions[2]
         assert subscription.backlog == 1
-        assert subscription.unacked_messages == (0 if kind.single_active else 1)
+        assert subscription.dispatch.unacked_messages == (0 if kind.single_active else 1)
         subscription.redeliver(consumer, None)
         await topic.settled()
         assert sink.take() == [3]
@@ -108,7 +108,7 @@ def test_what_waits_to_come_again_when_it_is_aborted_does_not_come(kind: Subscri
         subscription.flow(consumer, 10)
         await topic.settled()
         assert sink.take() == [0, 3]
-        assert subscription.in_replay == 0
+        assert subscription.dispatch.in_replay == 0
 
     with_topic(scenario)
 
@@ -211,7 +211,7 @@ def test_settling_much_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         await topic.abort(positions[:9:2])
         await topic.abort(positions[1:9:2])
         turns = 0
-        while subscription.unacked_messages > 1:
+        while subscription.dispatch.unacked_messages > 1:
             await asyncio.sleep(0)
             turns += 1
             assert turns < 100
@@ -232,7 +232,7 @@ def test_an_abort_over_several_ledgers_is_settled() -> None:
         assert positions[0].ledger_id != positions[5].ledger_id
         await topic.abort(positions[:5])
         await swept(topic)
-        assert (subscription.unacked_messages, subscription.backlog) == (1, 1)
+        assert (subscription.dispatch.unacked_messages, subscription.backlog) == (1, 1)
 
     with_topic(scenario)
 
@@ -254,7 +254,7 @@ def test_what_is_aborted_is_settled_once_and_a_few_entries_a_turn(
         await topic.abort(positions)
         await swept(topic)
         assert settled == [positions[:2], positions[2:5], positions[5:8], positions[8:]]
-        assert subscription.unacked_messages == 0
+        assert subscription.dispatch.unacked_messages == 0
 
     with_topic(scenario)
 

@@ -424,8 +424,8 @@ def test_a_long_pause_of_a_dispatch_rate_keeps_nothing_in_memory_for_long() -> N
         subscription.flow(consumer, 10)
         await asyncio.sleep(1)
         assert consumer.messages_out == 1
-        assert subscription.pace is not None
-        held_back = subscription.pace.held_back
+        assert subscription.dispatch.pace is not None
+        held_back = subscription.dispatch.pace.held_back
         assert held_back.messages_by_own > 0
         assert (held_back.bytes_by_own, held_back.messages_by_topic) == (0, 0)
         loop = asyncio.get_running_loop()

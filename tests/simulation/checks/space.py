@@ -55,7 +55,7 @@ async def _not_trimmed(broker: Broker) -> list[str]:
     for topic in broker.topics.loaded():
         cursors = [c for c in topic.ledger.cursors.values() if c.durable]
         needed = [cursor.mark_delete_position for cursor in cursors]
-        needed += [kept_from().before for kept_from in topic.ledger.kept_from]
+        needed += [kept_from().before for kept_from in topic.ledger.trimmer.kept_from]
         slowest = min(needed, default=None)
         for info in topic.ledger.ledgers():
             if info.closed_at_ms is not None and consumed(info, slowest):

@@ -196,7 +196,7 @@ class Isolating(Feature):
     def _is_through(self) -> bool:
         topic: Any = self.broker.topics.serving(NAME) if self.broker.serving else None
         found = None if topic is None else topic.subscriptions.get(SUBSCRIPTION)
-        return found is not None and not (found.backlog or found.unacked_messages)
+        return found is not None and not (found.backlog or found.dispatch.unacked_messages)
 
     def account(self, logs: Logs) -> list[str]:
         owners: dict[Read, str] = {}

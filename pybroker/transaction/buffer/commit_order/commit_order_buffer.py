@@ -138,7 +138,7 @@ class CommitOrderBuffer:
         """
         self._log = log_order
         log_order.written_first = self._flush
-        log_order.ledger.kept_from += (self._kept_from,)
+        log_order.ledger.trimmer.keep(self._kept_from)
         ended, given_up = log_order.told_of_those_aside()
         for txn_id in dict.fromkeys(ended):
             self._known_ends.found()

@@ -35,7 +35,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId, topic_of_ledger
 from pybroker.base.runtime import Clock, Pace, Tasks, do_nothing
-from pybroker.transaction.buffer.buffer_times import BufferTimes
+from pybroker.transaction.buffer.buffer_stats import BufferTimes, Marked, OngoingTransaction
 from pybroker.transaction.buffer.log_order.ledger_mark import (
     LedgerMark,
     may_have_foreign_transactions,
@@ -47,7 +47,6 @@ from pybroker.transaction.buffer.log_order.transaction_index import (
     TransactionIndex,
     Undecided,
 )
-from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import SINCE, marker, tag_of, with_sent

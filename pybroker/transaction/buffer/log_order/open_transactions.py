@@ -12,8 +12,8 @@ from collections.abc import ItemsView, Iterator
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.names import TxnId
+from pybroker.transaction.buffer.buffer_stats import Marked
 from pybroker.transaction.buffer.log_order.buffer_snapshot import OpenTransactionRecord
-from pybroker.transaction.buffer.ongoing import Marked
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import tag_of
 

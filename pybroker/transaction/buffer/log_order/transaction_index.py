@@ -76,7 +76,7 @@ class TransactionIndex:
     def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
         self._ledger, self._metadata = ledger, metadata
         self.hidden, self.open = HiddenEntries(), OpenTransactions()
-        ledger.on_trimmed += (self.ledger_trimmed,)
+        ledger.trimmer.on_trimmed += (self.ledger_trimmed,)
         self.snapshot_position = ledger.last_confirmed
         # The id of the last trimmed ledger. A trim in progress does not count: it may fail.
         self.changes, self._gone_up_to = 0, -1

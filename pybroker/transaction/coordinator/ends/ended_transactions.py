@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
-from pybroker.transaction.buffer.ongoing import Marked
+from pybroker.transaction.buffer.buffer_stats import Marked
 from pybroker.transaction.coordinator.ends.timeline import DecidedBy, DecidedEnd
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
 from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef, TransactionalId

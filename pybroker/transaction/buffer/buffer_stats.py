@@ -1,5 +1,6 @@
-"""A transaction on a topic, for statistics."""
+"""What statistics and the admin API tell of a topic's transactions."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from managed_ledger.position import Position
@@ -19,3 +20,15 @@ class Marked(NamedTuple):
 
     first: Position | None
     marker: Position
+
+
+@dataclass(slots=True)
+class BufferTimes:
+    """When a transaction buffer was recovered, and when it last wrote a snapshot of itself.
+
+    Milliseconds since 1970; 0 means never.
+    """
+
+    recovery_began: int = 0
+    recovered: int = 0
+    snapshot: int = 0
