@@ -166,7 +166,7 @@ class ScalableTopics:
     def draining_buckets(self) -> int:
         """The number of entry buckets that wait until their former consumers are done."""
         found = (
-            each.key_shared
+            each.dispatch.key_shared
             for part in self._serving(lambda record: record.segments.values())
             for each in part.subscriptions.values()
         )

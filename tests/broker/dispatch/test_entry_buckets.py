@@ -178,7 +178,7 @@ def moving(check: Callable[[Moving], Coroutine[Any, Any, None]]) -> None:
 
 
 def draining(subscription: Subscription) -> int:
-    dispatcher = subscription.key_shared
+    dispatcher = subscription.dispatch.key_shared
     assert dispatcher is not None
     return dispatcher.draining_buckets
 
