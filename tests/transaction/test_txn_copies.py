@@ -17,7 +17,7 @@ from managed_ledger.storage.backend import EntryRun
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order import copying
 from pybroker.transaction.buffer.commit_order.copying import Copy, copy_what_is_told
-from pybroker.transaction.buffer.commit_order.lag import lag_ms, note_lag
+from pybroker.transaction.buffer.commit_order_lag import lag_ms, note_lag
 from pybroker.transaction.buffer.transactional_entries import parse_tag, tag_of, with_sent
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry

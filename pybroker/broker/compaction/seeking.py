@@ -8,7 +8,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.compaction.compacted_log import CompactedLog, decode
 from pybroker.broker.persistent.publish_time import first_published_at, first_to_read, published_at
-from pybroker.transaction.buffer.commit_order.lag import lag_ms
+from pybroker.transaction.buffer.commit_order_lag import lag_ms
 
 _TRIES: Final = 3  # another compaction may complete meanwhile
 

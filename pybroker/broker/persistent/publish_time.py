@@ -17,7 +17,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.runtime import Pace
-from pybroker.transaction.buffer.commit_order.lag import lag_ms
+from pybroker.transaction.buffer.commit_order_lag import lag_ms
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.commit_order.lag import note_lag
+from pybroker.transaction.buffer.commit_order_lag import note_lag
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import (
     marker,
