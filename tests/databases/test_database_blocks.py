@@ -2,6 +2,7 @@
 it and within it, a connection that moves to another database, rows that nobody has committed.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,28 @@ def test_a_block_within_is_a_part_of_the_transaction(
                 connection.execute("INSERT INTO invoices VALUES (1)")
             raise ZeroDivisionError
         assert other.execute("SELECT number FROM invoices").fetchall() == []
+
+
+@pytest.mark.parametrize("of", ["sqlite3", "sqlalchemy"])
+def test_a_block_within_another_of_the_same_connection_is_refused(
+    client: Client, topic: str, path: Path, of: str
+) -> None:
+    """Its commit would commit the rows of the other, whose messages may never come."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with contextlib.closing(sqlite3.connect(path)) as plain, Session(engine) as session:
+        connection: Any = plain if of == "sqlite3" else session
+        for _ in range(2):  # afterwards it can be used again
+            with (
+                pytest.raises(InvalidConfiguration, match="one block"),
+                transaction(client, connection) as txn,
+            ):
+                connection.execute(INSERT if of == "sqlalchemy" else INSERT.text)
+                client.create_producer(topic).send(b"1", txn=txn)
+                with transaction(client, connection):
+                    pass
+        with transaction(client, connection):
+            pass
+    assert invoices(path) == []
 
 
 @POSTGRESQL

@@ -21,7 +21,7 @@ from typing import Any
 from pybroker.client.blocking.client import Client
 from pybroker.client.blocking.transaction import Transaction
 from pybroker.client.database.commit import Commit
-from pybroker.client.database.connections import at_once, connection_of
+from pybroker.client.database.connections import at_once, connection_of, only_block
 from pybroker.client.database.errors import CommitPending, DatabaseOutcomeUnknown
 from pybroker.client.database.recovery import Keeper, Recovered, keeper_of
 from pybroker.client.database.tables import TABLES
@@ -53,21 +53,22 @@ def transaction(
     Raises what the block or the database raised, after both are undone; DatabaseOutcomeUnknown and
     CommitPending, after which the work must not be repeated; NotAllowed if the broker cannot
     prepare transactions; InvalidConfiguration for a connection that commits each statement by
-    itself.
+    itself, or is in such a block already.
     """
     keeper, given = _keeper(client), connection_of(connection)
-    given.require_transactions()
-    database_id = at_once(keeper.database_id(given))
-    at_once(keeper.recover_in_time(client, given, database_id))
-    txn = client.new_transaction(timeout_ms, abort_on_disconnect=abort_on_disconnect)
-    commit = Commit(keeper, given, txn, database_id)
-    try:
-        at_once(given.begin())
-        yield txn
-        at_once(commit.end(None))
-    except BaseException as error:
-        at_once(commit.end(error))
-        raise
+    with only_block(given):
+        given.require_transactions()
+        database_id = at_once(keeper.database_id(given))
+        at_once(keeper.recover_in_time(client, given, database_id))
+        txn = client.new_transaction(timeout_ms, abort_on_disconnect=abort_on_disconnect)
+        commit = Commit(keeper, given, txn, database_id)
+        try:
+            at_once(given.begin())
+            yield txn
+            at_once(commit.end(None))
+        except BaseException as error:
+            at_once(commit.end(error))
+            raise
 
 
 def recover(client: Client, connection: Any) -> Recovered:

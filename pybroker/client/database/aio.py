@@ -14,7 +14,7 @@ from typing import Any
 
 from pybroker.client.aio import Client
 from pybroker.client.database.commit import Commit
-from pybroker.client.database.connections import connection_of
+from pybroker.client.database.connections import connection_of, only_block
 from pybroker.client.database.errors import CommitPending, DatabaseOutcomeUnknown
 from pybroker.client.database.recovery import Recovered, keeper_of
 from pybroker.client.database.tables import TABLES
@@ -37,18 +37,19 @@ async def transaction(
 ) -> AsyncIterator[Transaction]:
     """See pybroker.client.database. One block at a time for each connection."""
     keeper, given = keeper_of(client), connection_of(connection)
-    given.require_transactions()
-    database_id = await keeper.database_id(given)
-    await keeper.recover_in_time(client, given, database_id)
-    txn = await client.new_transaction(timeout_ms, abort_on_disconnect=abort_on_disconnect)
-    commit = Commit(keeper, given, txn, database_id)
-    try:
-        await given.begin()
-        yield txn
-        await commit.end(None)
-    except BaseException as error:
-        await commit.end(error)
-        raise
+    with only_block(given):
+        given.require_transactions()
+        database_id = await keeper.database_id(given)
+        await keeper.recover_in_time(client, given, database_id)
+        txn = await client.new_transaction(timeout_ms, abort_on_disconnect=abort_on_disconnect)
+        commit = Commit(keeper, given, txn, database_id)
+        try:
+            await given.begin()
+            yield txn
+            await commit.end(None)
+        except BaseException as error:
+            await commit.end(error)
+            raise
 
 
 async def recover(client: Client, connection: Any) -> Recovered:

@@ -6,8 +6,8 @@ Everything here is a coroutine. With a blocking connection it never suspends.
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from pybroker.client.errors import InvalidConfiguration
@@ -27,6 +27,11 @@ _AUTOCOMMIT: Final = (
     "one transaction with the messages: {how}"
 )
 
+_in_blocks: Final = set[int]()  # by their ids: not every connection can be referred to weakly
+_IN_OTHER_BLOCK: Final = (
+    "This connection is in a block of pybroker.client.database already, and one commit is for one "
+    "block: pass its transaction on, or use another connection"
+)
 _JOINED: Final = (
     "This session has joined a transaction of its Connection, which alone could commit it: pass "
     "the Connection, or a session of the engine"
@@ -58,6 +63,10 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 class Connection(Protocol):
     """One transaction after the other; the first statement begins it."""
 
+    @property
+    def given(self) -> Any:
+        """The application's object."""
+
     def require_transactions(self) -> None:
         """Raises InvalidConfiguration if each statement would be committed by itself."""
 
@@ -87,6 +96,21 @@ class Connection(Protocol):
     async def rollback(self) -> None: ...
 
 
+@contextmanager
+def only_block(connection: Connection) -> Iterator[None]:
+    """Raises InvalidConfiguration if the connection is in a block already: the first of both to end
+    would commit the rows of the other.
+    """
+    key = id(connection.given)
+    if key in _in_blocks:
+        raise InvalidConfiguration(_IN_OTHER_BLOCK)
+    _in_blocks.add(key)
+    try:
+        yield
+    finally:
+        _in_blocks.discard(key)
+
+
 def connection_of(given: Any) -> Connection:
     """Raises InvalidConfiguration if it is neither of them."""
     if any(each.__module__.split(".")[0] == "sqlalchemy" for each in type(given).__mro__):
@@ -106,6 +130,10 @@ class _Pep249:
         self._given = given
         self._driver = _driver_of(given)
         self._is_sqlite = self._driver in ("sqlite3", "aiosqlite")
+
+    @property
+    def given(self) -> Any:
+        return self._given
 
     def require_transactions(self) -> None:
         if any(getattr(self._given, name, False) for name in _IN_A_BLOCK):
@@ -209,6 +237,10 @@ class _SqlAlchemy:
         # A scoped_session, which has no in_transaction, gives the session of this thread or task.
         self._given = given if hasattr(given, "in_transaction") else given()
         self._text: Any = sys.modules["sqlalchemy"].text
+
+    @property
+    def given(self) -> Any:
+        return self._given
 
     def _engine(self) -> Any:
         found = self._given.get_bind() if hasattr(self._given, "get_bind") else self._given.engine
