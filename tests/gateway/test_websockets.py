@@ -302,6 +302,24 @@ def test_messages_and_acknowledgements_take_part_in_a_transaction(
     assert backlog["subscriptions"]["s"]["msgBacklog"] == 0
 
 
+@pytest.mark.parametrize("of", ["topics={0}-a,{0}-b", "topicsPattern={0}-.*"])
+def test_an_acknowledgement_that_was_refused_is_repeated_in_another_transaction(
+    broker: RunningBroker, client: Client, topic: str, of: str
+) -> None:
+    admin = f"{broker.admin_url}/admin/v3/transactions"
+    for name in ("a", "b"):
+        client.create_producer(f"{topic}-{name}").send(b"x")
+    start = "subscriptionInitialPosition=Earliest"
+    with connected(broker, f"v3/consumer/s?{of.format(topic)}&{start}") as ws:
+        ids = [hear(ws)["messageId"] for _ in range(2)]
+        say(ws, messageId=ids[0], txn="0:99")
+        assert hear(ws)["result"] == "ack-error"
+        begun = httpx.post(admin).json()
+        for each in ids:
+            say(ws, messageId=each, txn=begun["txnId"])
+        assert [hear(ws)["result"] for _ in ids] == ["ok", "ok"]
+
+
 # -- refusals
 
 

@@ -50,10 +50,15 @@ class Outstanding:
             self._ids.popitem(last=False)
         self._ids[text] = message_id
 
-    def pop(self, text: str) -> MessageId:
+    def of(self, text: str) -> MessageId:
         """An id that is not known says itself what it is. Raises InvalidConfiguration."""
-        known = self._ids.pop(text, None)
+        known = self._ids.get(text)
         return message_id_of(text) if known is None else known
+
+    def remove(self, text: str, message_id: MessageId) -> None:
+        """Unless the message has come again meanwhile."""
+        if self._ids.get(text) is message_id:
+            del self._ids[text]
 
 
 class ConsumerEndpoint(Endpoint):
@@ -143,31 +148,36 @@ class ConsumerEndpoint(Endpoint):
                 await subscription.unsubscribe()
                 channel.close(_NORMAL, "unsubscribed")
             elif said.type == "negativeAcknowledge":
-                subscription.negative_acknowledge(self._taken(said))
+                given_back = self._named(said)
+                subscription.negative_acknowledge(given_back)
+                self._outstanding.remove(said.message_id or "", given_back)
             else:
                 await self._acknowledge(channel, subscription, said)
             self._changed.set()
 
-    def _taken(self, said: Command) -> MessageId:
-        """Raises BadMessage for an id that was not received here, or too long ago."""
+    def _named(self, said: Command) -> MessageId:
+        """Raises BadMessage for what is no id."""
         try:
-            return self._outstanding.pop(said.message_id or "")
+            return self._outstanding.of(said.message_id or "")
         except InvalidConfiguration as error:
             raise BadMessage(NOT_JSON, str(error)) from None
 
     async def _acknowledge(
         self, channel: Channel, subscription: Subscription, said: Command
     ) -> None:
+        """One in a transaction that is refused can be repeated, in another one."""
+        message_id, text = self._named(said), said.message_id or ""
         if said.txn_id is None:
-            await subscription.acknowledge(self._taken(said))
+            await subscription.acknowledge(message_id)
+            self._outstanding.remove(text, message_id)
             return
         failure: PulsarError | None = None
         try:
-            txn = self._transactions.of(said.txn_id)
-            await subscription.acknowledge(self._taken(said), txn)
+            await subscription.acknowledge(message_id, self._transactions.of(said.txn_id))
+            self._outstanding.remove(text, message_id)
         except PulsarError as error:
             failure = error
-        await channel.send(messages.acknowledged(said.message_id or "", failure))
+        await channel.send(messages.acknowledged(text, failure))
 
 
 async def _until_failed(subscription: Subscription) -> None:
