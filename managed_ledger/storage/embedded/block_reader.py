@@ -49,11 +49,12 @@ class BlockReader:
     async def read(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
     ) -> EntryRun:
-        """At least one entry, and not always as many as the limits allow. `first` must be in the
-        ledger.
-
-        Raises LedgerNotFound, CorruptStorage, StorageFailed.
+        """From `first` on: at least one entry, and not always as many as the limits allow; none
+        after the ledger's end. Raises LedgerNotFound, CorruptStorage, StorageFailed.
         """
+        last = min(last, state.tail.next_entry_id - 1)
+        if last < first:
+            return EntryRun(state.ledger_id, first, [], [])
         run = self.cached(state, first, last, max_entries, max_bytes)
         if run is not None:
             return run

@@ -149,9 +149,6 @@ class EmbeddedBackend(QueueingBackend):
         max_bytes: int,
     ) -> EntryRun:
         state = self._ledger(ledger_id)
-        last_entry_id = min(last_entry_id, state.tail.next_entry_id - 1)
-        if last_entry_id < first_entry_id:
-            return EntryRun(ledger_id, first_entry_id, [], [])
         return await self._reader.read(state, first_entry_id, last_entry_id, max_entries, max_bytes)
 
     def _lock_and_recover(self, recovery: Recovery) -> JournalWriter:
