@@ -211,6 +211,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _SCALABLE + "/subscriptions/{subscription}/skip-all", Need.CONSUME, "SKIP"),
         ("POST", _SCALABLE + "/split/*", Need.SUPER_USER),
         ("POST", _SCALABLE + "/merge/*", Need.SUPER_USER),
+        ("POST", _SCALABLE + "/rebucket/*", Need.SUPER_USER),
         ("POST", _SCALABLE + "/migrate", Need.SUPER_USER),
         ("*", _SCALABLE + "/permissions*", Need.TENANT_ADMIN, "", True),
         ("*", _SCALABLE + "*", Need.TENANT_ADMIN),

@@ -90,6 +90,17 @@ def test_every_route_has_a_row() -> None:
     check_each([each for area in DECLARED.values() for each in area], check, name=" ".join)
 
 
+def test_whoever_changes_the_segments_of_a_topic_is_a_super_user() -> None:
+    others = ("/subscriptions/", "/permissions/", "/autoScalePolicy")
+    changes = [
+        path
+        for method, path in DECLARED["ScalableRoutes"]
+        if method == "POST" and not any(part in path for part in others)
+    ]
+    assert len(changes) == 4, "split, merge, rebucket, migrate"
+    assert {route_row("POST", path).need for path in changes} == {Need.SUPER_USER}
+
+
 def test_a_route_without_a_row_is_an_error() -> None:
     with pytest.raises(LookupError, match=r"permissions\.py"):
         route_row("GET", "/admin/v2/something-new")

@@ -42,6 +42,8 @@ class SegmentsConsumer(Consumer):
 
     def _want(self, wanted: Mapping[str, SubscriptionSpec], patient: bool = True) -> None:
         """Opens these segments, and leaves the others. `patient`: for as long as it takes."""
+        if self._closed:
+            return  # a layout or an assignment that came meanwhile: nobody would close them
         for name in [name for name in self._parts if name not in wanted]:
             self._leave(name)
         self._drained.intersection_update(wanted)
