@@ -12,7 +12,7 @@ from typing import Final
 
 from pybroker.base.runtime import do_nothing
 from pybroker.kafka.codec.frames import FrameReader
-from pybroker.server.connections.frame_budget import FREE_BYTES, FrameBudget
+from pybroker.server.connections.frame_budget import FREE_BYTES, FrameBudget, machine_at
 
 MAX_QUEUED: Final = 64  # requests received and not begun; one read may bring more
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
@@ -22,11 +22,14 @@ _CHECKS_OF_A_FRAME: Final = 2
 class Hold:
     """A request's share of the budget, until its first `release`."""
 
-    __slots__ = ("_budget", "_granted", "_size", "waits")
+    __slots__ = ("_budget", "_granted", "_machine", "_size", "waits")
 
-    def __init__(self, budget: FrameBudget, size: int, granted: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: FrameBudget, size: int, granted: Callable[[], None], machine: str
+    ) -> None:
         self._budget, self._size, self._granted = budget, size, granted
-        self.waits = not budget.take(size, self._has_come)
+        self._machine = machine
+        self.waits = not budget.take(size, self._has_come, machine)
 
     def _has_come(self) -> None:
         self.waits = False
@@ -35,7 +38,7 @@ class Hold:
     def release(self) -> None:
         if self._granted is not do_nothing:
             self._granted = do_nothing
-            self._budget.give_back(self._size, self._has_come)
+            self._budget.give_back(self._size, self._has_come, self._machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Intake:
             self._came()
         size = self._reader.wanted_bytes
         if size > FREE_BYTES and self._hold is None:
-            self._hold = Hold(self._budget, size, self._read_if_there_is_room)
+            machine = machine_at(self._transport)
+            self._hold = Hold(self._budget, size, self._read_if_there_is_room, machine)
         self._read_if_there_is_room()
 
     def take(self) -> Frame:

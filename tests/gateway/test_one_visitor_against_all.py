@@ -89,6 +89,21 @@ def test_large_messages_that_do_not_end_hold_up_only_large_ones() -> None:
         broker.wait_until(lambda: broker.call(taken_bytes) == 0)
 
 
+def test_large_messages_of_a_machine_that_do_not_end_hold_up_no_other_machine() -> None:
+    most, part = 100_000, b"x" * 70_000
+    settings = {"web_socket_max_text_frame_size": most, "max_pending_frame_bytes": 2 * most}
+    with pybroker.testing.broker(http=True, **settings) as broker, ExitStack() as peers:
+        path = f"v2/producer/{IN}/t"
+        for _ in range(5):
+            peers.enter_context(RawPeer(broker, path, "127.0.0.2")).send(TEXT, part)
+        broker.wait_until(lambda: broker.call(taken_bytes) == 2 * most)
+        for _ in range(3):
+            with connected(broker, path) as ws:
+                assert publish(ws, b"x" * 60_000)["result"] == "ok"
+            with Client(broker.service_url) as client:
+                client.create_producer("t").send(b"x" * 90_000)
+
+
 async def taken_bytes(running: Any) -> int:
     return int(running._services.frames.taken_bytes)
 

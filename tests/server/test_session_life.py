@@ -133,7 +133,7 @@ def test_silence_is_asked_about_once_and_then_ends_the_connection() -> None:
 def test_who_is_not_read_is_not_silent() -> None:
     async def scenario() -> None:
         others, connection = (Connection(max_pending_frame_bytes=100_000) for _ in range(2))
-        others.session.services.frames.take(100_000, lambda: None)
+        others.session.services.frames.take(100_000, lambda: None, "")
         connection.session._inbox._frames = others.session.services.frames
         connection.receives(CONNECT)
         connection.receives((100_000).to_bytes(4, "big") + (10).to_bytes(4, "big"))

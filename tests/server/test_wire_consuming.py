@@ -55,7 +55,7 @@ def ranges(*given: tuple[int, int]) -> pb.KeySharedMeta:
     "fields",
     [
         {"keySharedMeta": ranges((0, 10), (5, 20))},
-        {"keySharedMeta": ranges(*[(n, n) for n in range(1001)])},
+        {"keySharedMeta": ranges(*[(n, n) for n in range(1025)])},
         {"consumer_name": "x" * 2000},
         {"start_message_rollback_duration_sec": 1, "keySharedMeta": ranges((9, 1))},
     ],

@@ -16,10 +16,12 @@ FIN = 0x80
 class RawPeer:
     """A WebSocket without a library."""
 
-    def __init__(self, broker: RunningBroker, path: str) -> None:
+    def __init__(self, broker: RunningBroker, path: str, machine: str = "127.0.0.1") -> None:
         url = urlsplit(url_of(broker, path))
         assert url.hostname is not None and url.port is not None
-        self.socket = socket.create_connection((url.hostname, url.port), timeout=30)
+        self.socket = socket.create_connection(
+            (url.hostname, url.port), timeout=30, source_address=(machine, 0)
+        )
         self.socket.sendall(
             f"GET {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"

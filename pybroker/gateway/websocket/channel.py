@@ -24,6 +24,7 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from pybroker.base.machines import machine_of
 from pybroker.base.runtime import break_cycles_of
 from pybroker.gateway.clients import Budget
 
@@ -82,6 +83,7 @@ class Channel(asyncio.BufferedProtocol):
         self.room: Room | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._machine = ""
         self._parts: list[str] = []
         self._parts_bytes = self._taken_bytes = 0
         self._message: str | None = None  # received, not yet asked for
@@ -104,6 +106,8 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._machine = machine_of(peer[0]) if peer else ""
         transport.set_write_buffer_limits(high=_HIGH_BYTES)
         self._again("idle", self._limits.idle_s, self._look_whether_idle)
         if self._limits.ping_s:
@@ -233,7 +237,9 @@ class Channel(asyncio.BufferedProtocol):
             self._again("message", _MESSAGE_S, self._too_slow)
         if self._parts_bytes > FREE_BYTES and not self._taken_bytes:
             self._taken_bytes = self._limits.message_bytes
-            self._waits_for_budget = not self._budget.take(self._taken_bytes, self._granted)
+            self._waits_for_budget = not self._budget.take(
+                self._taken_bytes, self._granted, self._machine
+            )
             if self._waits_for_budget:
                 self._cancel("message")  # it is not the sender's time
 
@@ -248,7 +254,7 @@ class Channel(asyncio.BufferedProtocol):
         taken, self._taken_bytes = self._taken_bytes, 0
         if taken:
             self._waits_for_budget = False
-            self._budget.give_back(taken, self._granted)
+            self._budget.give_back(taken, self._granted, self._machine)
 
     # -- for whoever serves it
 

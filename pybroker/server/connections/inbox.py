@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from pybroker.base.runtime import do_nothing
-from pybroker.server.connections.frame_budget import FREE_BYTES, FrameBudget
+from pybroker.server.connections.frame_budget import FREE_BYTES, FrameBudget, machine_at
 from pybroker.wire.frames import Event, FrameDecoder, ProtocolError
 
 HANDSHAKE_BYTES: Final = 64 * 1024
@@ -60,6 +60,7 @@ class Inbox:
         # For a caller waiting until the queue is empty.
         self._caught_up: asyncio.Future[None] | None = None
         self._frame_bytes = 0  # taken from the budget, or requested
+        self._machine = ""  # known with the first large frame
         self._checks_of_frame = 0
         self._closed = False
 
@@ -158,10 +159,12 @@ class Inbox:
             size = 0
         if size == self._frame_bytes:
             return
+        if not self._machine:
+            self._machine = machine_at(self._transport)
         if self._frame_bytes:
-            self._frames.give_back(self._frame_bytes, self._frame_granted)
+            self._frames.give_back(self._frame_bytes, self._frame_granted, self._machine)
         self._frame_bytes = size
-        if size and not self._frames.take(size, self._frame_granted):
+        if size and not self._frames.take(size, self._frame_granted, self._machine):
             self.pause(Pause.FRAMES)
 
     def _frame_granted(self) -> None:
