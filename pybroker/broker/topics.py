@@ -22,7 +22,7 @@ from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
 from pybroker.broker.client_topics import ServedTopic, persistent
-from pybroker.broker.deletion.deletions import Deletions, Doomed
+from pybroker.broker.deletion.deletions import Deletions, Doomed, not_deleted_twice
 from pybroker.broker.deletion.inactive_topics import InactiveTopics
 from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
@@ -307,7 +307,8 @@ class Topics(WithScalable):
         """Raises TopicNotFound; InUse if it is in use and `force` is not set."""
         refuse_internal(name)
         check_owned(self.ownership, name)
-        await self.settled(name)
+        with not_deleted_twice(name):
+            await self.settled(name)
         check_owned(self.ownership, name)
         self.check_not_migrated(name)
         if not self.exists(name):
@@ -316,7 +317,8 @@ class Topics(WithScalable):
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound, Conflict (unpartitioned), InUse, BadVersion (deleted elsewhere)."""
-        await self.settled(name)
+        with not_deleted_twice(name):
+            await self.settled(name)
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
             await self.settled(name)  # it may have grown meanwhile

@@ -10,7 +10,7 @@ from test_deletions import ORDERS, PARTITIONS, SUBSCRIPTION, Life, run
 from topics_world import World
 from topics_world import run as run_virtually
 
-from managed_ledger.errors import BadVersion, StorageFailed, StorageFull
+from managed_ledger.errors import BadVersion, StorageFailed
 from managed_ledger.position import EARLIEST
 from pybroker.admin.finding import finish_deletions_of_a_cluster
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
@@ -22,7 +22,6 @@ from pybroker.broker.brokers.ownership import (
     Bundle,
     OnSeveralBrokers,
 )
-from pybroker.broker.deletion import deletions
 from pybroker.broker.deletion.deletions import Doomed
 from pybroker.broker.namespaces.tenants import partitions_key
 from pybroker.broker.schemas.registry import Schemas, StoredSchema
@@ -123,30 +122,6 @@ def test_a_failed_deletion_is_finished_by_the_next_request_for_its_topic() -> No
     run(scenario)
 
 
-def test_a_deletion_that_finds_no_room_is_tried_again_a_second_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sleep, slept = asyncio.sleep, list[float]()
-
-    def noted(delay_s: float) -> Any:
-        slept.append(delay_s)
-        return sleep(0)
-
-    async def scenario(life: Life) -> None:
-        await life.fill(ORDERS)
-        removal = Removal(life, "remove_topic")
-        removal.may_go_on.set()
-        removal.failures = [StorageFull("no room"), StorageFull("still none")]
-        with monkeypatch.context() as patched:
-            patched.setattr(deletions.asyncio, "sleep", noted)
-            await life.topics.delete(ORDERS)
-        assert slept.count(1.0) == 2  # other tasks may sleep, too
-        assert removal.tries == 3
-        assert life.traces(ORDERS) == []
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("is_decided_again", [False, True])
 def test_a_deletion_that_another_broker_has_finished_spares_what_is_new(
     is_decided_again: bool,
@@ -190,22 +165,6 @@ def test_who_gives_topics_away_waits_until_their_deletions_have_ended() -> None:
         removal.may_go_on.set()
         await releasing
         assert deleting.done()
-
-    run(scenario)
-
-
-def test_a_deletion_is_decided_on_a_full_disk_too() -> None:
-    async def scenario(life: Life) -> None:
-        await life.fill(ORDERS)
-        put, made_room = life.metadata.put, []
-
-        def noted(*what: Any, **options: Any) -> Any:
-            made_room.append(options.get("makes_room"))
-            return put(*what, **options)
-
-        life.metadata.put = noted  # type: ignore[method-assign]
-        await life.topics.delete(ORDERS)
-        assert made_room[0]
 
     run(scenario)
 

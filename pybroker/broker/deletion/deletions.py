@@ -14,12 +14,16 @@ served. While there is a tombstone, its name can be neither opened nor created.
 
 So in a cluster the key of a tombstone is never used again: whoever requires it cannot take a later
 deletion of the same name for his own, and several brokers may carry out the same deletion at once.
+
+The last step of a removal is to forget the offsets that Kafka's groups have committed, and that
+needs room. On a full disk nobody waits for it: the topic is deleted, only its name is not free yet.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -30,7 +34,7 @@ from managed_ledger.deletion import all_done
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import KeyAt, MetadataStore
-from pybroker.base.errors import ServiceNotReady
+from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Tasks
 from pybroker.broker.deletion.topic_storage import TopicStorage
@@ -42,6 +46,7 @@ log = logging.getLogger(__name__)
 PREFIX: Final = "/deletions/"
 _AT_ONCE: Final = 64  # partitions
 _RETRY_S: Final = 1.0
+_RETRY_OFFSETS_S: Final = 5.0  # requests for the name try it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,23 @@ def tombstone_key(topic: TopicName) -> str:
     return PREFIX + quote(topic.ledger_name, safe="")
 
 
+class OffsetsRemain(StorageFull):
+    """Everything of a topic is removed, except for what Kafka's groups have committed."""
+
+
+class NameNotFree(ServiceNotReady):
+    """The topic is deleted, and another one cannot have its name yet."""
+
+
+@contextmanager
+def not_deleted_twice(name: TopicName) -> Iterator[None]:
+    """Around `settled`, before a deletion. Raises TopicNotFound if only the name is not free."""
+    try:
+        yield
+    except NameNotFree:
+        raise TopicNotFound(f"{name} does not exist") from None
+
+
 class Deletions:
     def __init__(
         self, factory: ManagedLedgerFactory, metadata: MetadataStore, permissions: Permissions
@@ -132,7 +154,11 @@ class Deletions:
         for keys in list(self._tombstones.values()):
             doomed = self._stored(keys[0])
             log.warning("the deletion of %s was interrupted; resuming it", doomed)
-            await self._remove(doomed)
+            try:
+                await self._remove(doomed)
+            except OffsetsRemain as error:
+                log.warning("%s", error)
+                self._tasks.start(self._finish_later(doomed), f"rest of the deletion of {doomed}")
 
     def finish_of(self, serves: Callable[[TopicName], bool]) -> None:
         """Finish interrupted deletions in the background, for topics that this broker serves from
@@ -160,13 +186,15 @@ class Deletions:
         vacate: Callable[[], Awaitable[None]],
         only_while: KeyAt | None = None,
     ) -> None:
-        """Returns when the deletion is complete. Concurrent callers for the same topic or
-        subscription share the outcome. Raises ManagedLedgerError if the tombstone could not be
-        written: then nothing has changed. It is BadVersion if the condition does not hold.
+        """Returns when the deletion is complete, or only the name has to wait for room. Concurrent
+        callers for the same topic or subscription share the outcome. Raises ManagedLedgerError if
+        the tombstone could not be written: then nothing has changed. It is BadVersion if the
+        condition does not hold.
         """
         if doomed.key not in self._running:
             self._start(doomed, self._decide_and_remove(doomed, vacate, only_while))
-        await asyncio.shield(self._running[doomed.key])
+        with suppress(OffsetsRemain):
+            await asyncio.shield(self._running[doomed.key])
 
     def concerns(self, topic: TopicName) -> bool:
         """Whether this topic, or the partitioned topic that it belongs to, is being deleted."""
@@ -207,6 +235,8 @@ class Deletions:
         await asyncio.wait([running])  # yields to the loop even if it is done and still listed
         try:
             running.result()
+        except OffsetsRemain as error:
+            raise NameNotFree(str(error)) from error
         except ManagedLedgerError as error:
             raise ServiceNotReady(
                 f"The topic is being deleted, and the deletion cannot finish; try again: {error}"
@@ -218,6 +248,8 @@ class Deletions:
 
         def ended(_: object) -> None:
             del self._running[doomed.key], self._concerned[doomed.key]
+            if not task.cancelled() and isinstance(task.exception(), OffsetsRemain):
+                self._tasks.start(self._finish_later(doomed), f"rest of the deletion of {doomed}")
 
         task.add_done_callback(ended)
 
@@ -238,11 +270,18 @@ class Deletions:
         while True:
             try:
                 await self._remove(doomed)
+            except OffsetsRemain:
+                raise
             except StorageFull as error:
                 log.warning("the deletion of %s waits for disk space: %s", doomed, error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
+
+    async def _finish_later(self, doomed: Doomed) -> None:
+        await asyncio.sleep(_RETRY_OFFSETS_S)
+        if doomed.key in self._tombstones and doomed.key not in self._running:
+            self._start(doomed, self._remove_until_done(doomed))
 
     async def _remove(self, doomed: Doomed) -> None:
         """May be repeated. Also returns if other brokers have finished the deletion."""
@@ -262,10 +301,13 @@ class Deletions:
                 topics, remove = doomed.topics(), self._topic_storage.remove_topic
                 for at in range(0, len(topics), _AT_ONCE):
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
+                wholes = [doomed.topic]
                 if doomed.ordinary:
-                    ordinary = doomed.topic._replace(domain="persistent")
-                    await self._topic_storage.remove_shared(ordinary, decided)
-                await self._topic_storage.remove_shared(doomed.topic, decided)
+                    wholes.insert(0, doomed.topic._replace(domain="persistent"))
+                for whole in wholes:
+                    await self._topic_storage.remove_shared(whole, decided)
+                for whole in wholes:
+                    await self._remove_offsets(doomed, whole, decided)
             decided()
             await self._metadata.delete(key, stored.version)
         except BadVersion:
@@ -273,6 +315,17 @@ class Deletions:
             if self._metadata.get(key) == stored:
                 raise
             log.info("another broker has finished the deletion of %s", doomed)
+
+    async def _remove_offsets(
+        self, doomed: Doomed, whole: TopicName, decided: Callable[[], KeyAt]
+    ) -> None:
+        try:
+            await self._topic_storage.remove_offsets(whole, decided)
+        except StorageFull as error:
+            raise OffsetsRemain(
+                f"{doomed} is deleted, but there is no room to note that Kafka's groups forget "
+                f"their offsets there; until then the name cannot be used again: {error}"
+            ) from error
 
     def _decided(self, key: str, version: int) -> KeyAt:
         """Raises BadVersion if the tombstone has changed: another broker may have finished the

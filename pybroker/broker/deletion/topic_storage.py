@@ -88,7 +88,12 @@ class TopicStorage:
             await self._remove_keys([tenants.partitions_key(topic)], check())
         if topic.domain == SCALABLE:
             await self._remove_keys([tenants.scalable_key(topic)], check())
-        if self.forget_offsets is not None:  # last: nobody commits any for a topic that is gone
+
+    async def remove_offsets(self, topic: TopicName, check: Decided) -> None:
+        """The last step: nobody commits any for a topic that is gone. Raises StorageFull: it frees
+        no space, and has to write.
+        """
+        if self.forget_offsets is not None:
             check()
             await self.forget_offsets(topic)
 

@@ -126,7 +126,8 @@ class Permissions:
             if topic in (name, name.partitioned_name):
                 key = _TOPICS, str(name)
                 with suppress(NotFound, Conflict):  # the namespace is being deleted with its grants
-                    await self._change(topic.namespace_name, partial(_set, path=key, value=None))
+                    without = partial(_set, path=key, value=None)
+                    await self._change(topic.namespace_name, without, makes_room=True)
 
     async def set_subscription_roles(
         self, namespace: str, subscription: str, roles: Collection[str]
@@ -145,7 +146,7 @@ class Permissions:
 
         await self._change(namespace, change)
 
-    async def _change(self, namespace: str, change: Change) -> None:
+    async def _change(self, namespace: str, change: Change, makes_room: bool = False) -> None:
         async with self._writing:
             self._tenants.check_namespace(namespace)
             stored = self._metadata.get(PERMISSIONS + namespace)
@@ -154,7 +155,9 @@ class Permissions:
             value, version = json.dumps(record).encode(), stored.version if stored else -1
             _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
             try:
-                version = await self._metadata.put(PERMISSIONS + namespace, value, version)
+                version = await self._metadata.put(
+                    PERMISSIONS + namespace, value, version, makes_room
+                )
             except BadVersion as error:
                 raise Conflict(f"{namespace} was deleted in the meantime: {error}") from error
             if not self._tenants.has_namespace(namespace):

@@ -29,7 +29,7 @@ from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.brokers.ownership import Bundle, check_owned
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
-from pybroker.broker.deletion.deletions import Doomed
+from pybroker.broker.deletion.deletions import Doomed, not_deleted_twice
 from pybroker.broker.namespaces.tenants import (
     SCALABLE_PREFIX,
     Conflict,
@@ -281,7 +281,8 @@ class ScalableTopics:
             await self.settled(name)  # a segment that begins meanwhile would wait for this deletion
         except (ServiceNotReady, ManagedLedgerError) as error:
             log.warning("%s is deleted in the middle of a change: %s", name, error)
-        await self._topics.settled(name)
+        with not_deleted_twice(name):
+            await self._topics.settled(name)
         check_owned(self._topics.ownership, name)
         await self._topics.delete_all_of(_doomed(name, self.get(name)), force)
         self._forget(name)
