@@ -28,7 +28,7 @@ ASKED: Final = "pybroker.asked"
 
 # Statuses of every route: errors of the request (headers, query, size), of authentication, of the
 # disk, and of a broker that is starting or stopping.
-_ALWAYS: Final = frozenset((400, 401, 403, 413, 431, 500, 503))
+_ALWAYS: Final = frozenset((400, 401, 403, 413, 415, 431, 500, 503))
 _OF_BODIES: Final = frozenset((408,))  # too slow
 _OF_PARTS: Final = frozenset((404,))
 _OF_NAMES: Final = frozenset((412,))  # names that are not allowed

@@ -57,6 +57,13 @@ def test_a_post_from_another_sites_page_is_refused() -> None:
     assert request("GET", headers=headers).status_code == 200
 
 
+def test_a_compressed_body_is_refused() -> None:
+    """It would be published as it is."""
+    for coding, status in (("gzip", 415), ("Deflate, gzip", 415), ("identity", 200)):
+        answer = request("POST", headers={"Content-Encoding": coding}, content=b"x")
+        assert answer.status_code == status
+
+
 def test_a_post_from_our_own_page_is_served() -> None:
     assert request("POST", headers={"Origin": "http://localhost"}).status_code == 200
 

@@ -55,6 +55,8 @@ class Guard:
             )
         if "content-length" in headers and "transfer-encoding" in headers:
             return 400, "Content-Length and Transfer-Encoding are mutually exclusive"
+        if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+            return 415, "Send the body as it is: there is no Content-Encoding for requests here"
         if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
             return 413, f"The body is larger than {MAX_BODY_BYTES} bytes"
         return None
