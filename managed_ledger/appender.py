@@ -27,12 +27,12 @@ Appended = Callable[[Position | None, Exception | None], None]
 
 _LARGE_BYTES: Final = 512 << 10  # less than any storage's limit of an entry
 Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
-NOBODY: Final[deque[Any]] = deque(
+NONE_WAITING: Final[deque[Any]] = deque(
     maxlen=0
 )  # shared by idle ledgers: an empty deque takes 600 bytes
 
 
-def nobody_minds(ended: LedgerEnded | LedgerClosed | None) -> None:
+def ignore_trouble(ended: LedgerEnded | LedgerClosed | None) -> None:
     """The callback before a Rollover exists and after the managed ledger has ended."""
 
 
@@ -69,9 +69,9 @@ class Appender:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self.on_full = on_full
-        self.on_trouble: OnTrouble = nobody_minds
-        self._pending: deque[tuple[int, Held]] = NOBODY  # size in bytes, and the append
-        self._held: deque[Held] = NOBODY
+        self.on_trouble: OnTrouble = ignore_trouble
+        self._pending: deque[tuple[int, Held]] = NONE_WAITING  # size in bytes, and the append
+        self._held: deque[Held] = NONE_WAITING
         self._ahead_of_held: tuple[Callable[[], None], ...] = ()
         self._holds = 0  # calls of `hold` without a `release`
         self._abandoned = 0  # callbacks still to come for appends that failed with an earlier one
@@ -90,7 +90,7 @@ class Appender:
             refusal = LedgerClosed(*self._refusal.args)
             asyncio.get_running_loop().call_soon(done, None, refusal)
         elif self._holds:
-            if self._held is NOBODY:
+            if self._held is NONE_WAITING:
                 self._held = deque()
             self._held.append((entries, message_counts, done, tag))
             self.on_trouble(None)
@@ -150,14 +150,14 @@ class Appender:
         while self._held and not self._holds:
             self._submit(*self._held.popleft())
         if not self._held:
-            self._held = NOBODY
+            self._held = NONE_WAITING
 
     def refuse(self, error: LedgerClosed) -> None:
         """Fail held and all later appends. Each gets its own instance of the error, because a
         traceback stays attached to the instance that is raised.
         """
         self._refusal = error
-        held, self._held = self._held, NOBODY
+        held, self._held = self._held, NONE_WAITING
         self._ahead_of_held = ()
         for _, _, done, _ in held:
             call_safely(done, None, LedgerClosed(*error.args))
@@ -166,7 +166,7 @@ class Appender:
         """Fail held appends, but keep holding new ones: the next attempt to create a ledger may
         succeed.
         """
-        held, self._held = self._held, NOBODY
+        held, self._held = self._held, NONE_WAITING
         for _, _, done, _ in held:
             call_safely(done, None, type(error)(*error.args))
 
@@ -188,7 +188,7 @@ class Appender:
             return False
         self.queued_entries += count
         self._queued_bytes += size_bytes
-        if self._pending is NOBODY:
+        if self._pending is NONE_WAITING:
             self._pending = deque()
         self._pending.append((size_bytes, (entries, message_counts, done, tag)))
         in_order = self._storage.append(
@@ -232,7 +232,7 @@ class Appender:
             self._all_came_back()
 
     def _all_came_back(self) -> None:
-        self._pending = NOBODY
+        self._pending = NONE_WAITING
         if self._drained is not None:
             self._drained.set()
             self._drained = None
@@ -244,7 +244,7 @@ class Appender:
         failed = deque(each for _, each in self._pending)
         failed.extend(self._held)
         self._abandoned = len(self._pending) - 1
-        self._pending = self._held = NOBODY
+        self._pending = self._held = NONE_WAITING
         self._count_anew()
         if isinstance(error, LedgerEnded) and self._refusal is None:
             self._held = failed

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from managed_ledger.appender import Appended, Appender, nobody_minds
+from managed_ledger.appender import Appended, Appender, ignore_trouble
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors, do_nothing
@@ -415,7 +415,7 @@ class ManagedLedger:
         """Break reference cycles, so that this object is freed without a garbage collection."""
         self._cursors.retire()
         self._appender.on_full = do_nothing
-        self._appender.on_trouble = nobody_minds
+        self._appender.on_trouble = ignore_trouble
         self._rollover.on_ended, self._rollover.noted = do_nothing, as_it_is
         self.trimmer.close()
         self.on_visit = ()

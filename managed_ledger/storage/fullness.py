@@ -62,7 +62,7 @@ class Fullness:
             self._since_s = None
 
 
-def nobody_minds() -> None:
+def ignore_change() -> None:
     """Nothing depends on the limit yet."""
 
 
@@ -71,7 +71,7 @@ class EntryLimit:
 
     def __init__(self) -> None:
         self.max_bytes: int | None = None  # of entry and tag together; None: no limit is known
-        self.on_change: Callable[[], None] = nobody_minds
+        self.on_change: Callable[[], None] = ignore_change
 
     def set(self, max_bytes: int | None) -> None:
         if max_bytes != self.max_bytes:

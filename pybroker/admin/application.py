@@ -136,7 +136,7 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
             BundleOfAnotherBroker: partial(_redirected, services),
             PulsarError: _pulsar_error,
             ManagedLedgerError: _storage_error,
-            ClientDisconnect: _nobody_to_answer,
+            ClientDisconnect: _client_gone,
             HTTPException: _http_error,
             Exception: _internal_error,
         },
@@ -150,7 +150,7 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
     return front(whole, Audited(Known(app)), services)
 
 
-def behind_guard(app: ASGIApp, services: AdminServices) -> ASGIApp:
+def with_limits(app: ASGIApp, services: AdminServices) -> ASGIApp:
     """Puts the limits of the API before an application that is not part of the API."""
     return UnsaidBodies(Guard(app, _host_names(services)))
 
@@ -258,7 +258,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
 
 
-async def _nobody_to_answer(_: Request, error: Exception) -> Response:
+async def _client_gone(_: Request, error: Exception) -> Response:
     """The client has hung up, so nobody receives the response."""
     return Response(status_code=500)
 

@@ -169,5 +169,5 @@ class DescribedRoute(Route):
             return super().matches(scope)
         return Match.NONE, {}
 
-    def behind(self, guarded: Callable[[Endpoint], Endpoint]) -> "DescribedRoute":
+    def guarded_by(self, guarded: Callable[[Endpoint], Endpoint]) -> "DescribedRoute":
         return DescribedRoute(self.path, guarded(self.endpoint), self.method, self.operation)

@@ -138,7 +138,7 @@ class SharedAnswer(Response):
     async def _answer(self, scope: Scope, send: Send) -> None:
         rendering = await self._renderings.newest()
         pace = Pace(1)
-        with rendering.taken(scope.get(HANG_UP, _nobody_there)):
+        with rendering.taken(scope.get(HANG_UP, _client_gone)):
             pieces = self._shown(rendering.pieces)
             length = sum(map(len, pieces))
             headers = [*self.raw_headers, (b"content-length", b"%d" % length)]
@@ -149,5 +149,5 @@ class SharedAnswer(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _nobody_there() -> None:
+def _client_gone() -> None:
     pass

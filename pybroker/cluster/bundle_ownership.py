@@ -455,10 +455,10 @@ class BundleOwnership:
         if node is None or node.ephemeral_owner != self._zookeeper.session_id:
             log.warning("another client deleted the node of %s: releasing the bundle", bundle)
             self._states[bundle] = BundleState.RELEASING
-            task = self._releasing[bundle] = shared_task(self._let_go(bundle))
+            task = self._releasing[bundle] = shared_task(self._close_lost(bundle))
             task.add_done_callback(lambda _: self._releasing.pop(bundle))
 
-    async def _let_go(self, bundle: Bundle) -> None:
+    async def _close_lost(self, bundle: Bundle) -> None:
         """Close the topics without deleting the node: if it exists, it belongs to another
         broker.
         """

@@ -59,7 +59,7 @@ class ClusterBundles:
     def owned(self) -> list[Bundle]:
         return self._ownership.owned()
 
-    def owner_elsewhere(self, bundle: Bundle) -> BrokerAddress | None:
+    def remote_owner(self, bundle: Bundle) -> BrokerAddress | None:
         place = self._ownership.place_elsewhere(bundle)
         return None if place is None else place.address
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pybroker.admin.application import behind_guard
+from pybroker.admin.application import with_limits
 from pybroker.admin.services import AdminServices
 
 ROOT: Final = "/console"
@@ -27,7 +27,7 @@ class EntryPoint:
         self._app = app
         self._api = api
         self._services = services
-        self._guarded = behind_guard(self._console, services)
+        self._guarded = with_limits(self._console, services)
         self._site: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

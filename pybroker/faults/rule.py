@@ -87,7 +87,7 @@ class _Held:
 
     def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
         self._go_on = go_on
-        self._limit = _RealTime(seconds, partial(rule.let_go, self))
+        self._limit = _RealTime(seconds, partial(rule.give_up, self))
 
     def go_on(self) -> None:
         self._limit.cancel()
@@ -255,7 +255,7 @@ class Rule:
         elif self.action is Action.HOLD:
             self._held[_Held(self, go_on, self.plan.seconds)] = None
 
-    def let_go(self, held: _Held) -> None:
+    def give_up(self, held: _Held) -> None:
         if self._held.pop(held, held) is None:
             held.go_on()
 

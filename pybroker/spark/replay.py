@@ -33,7 +33,7 @@ def keep_input(session: Session, progress: Progress, kept: Places) -> dict[Curso
     """
     now = dict(kept)
     for name, span in progress.items():
-        session.let_go(_replay(name), kept.get(name, span.after))
+        session.acknowledge_up_to(_replay(name), kept.get(name, span.after))
         now[name] = span.after if name in kept else _before_first(session, name, span)
     return now
 

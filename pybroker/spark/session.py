@@ -194,7 +194,7 @@ class Session:
         consumer.redeliver_unacknowledged_messages()
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 
-    def let_go(self, name: CursorName, position: Position) -> None:
+    def acknowledge_up_to(self, name: CursorName, position: Position) -> None:
         """Moves the cursor without a transaction, forward only; a crash may undo the last second.
         Creates the subscription if it is missing."""
         consumer = self._consumer(name, InitialPosition.Earliest)

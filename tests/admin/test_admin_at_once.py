@@ -197,7 +197,7 @@ def test_what_is_written_down_of_a_cluster_at_once_is_all_there() -> None:
             *(clusters.put_belonging("east", FAILURE_DOMAINS, name, domain) for name in names),
             clusters.update("east", {"serviceUrl": "http://c"}),
         )
-        found = clusters.belongings("east", FAILURE_DOMAINS)
+        found = clusters.parts("east", FAILURE_DOMAINS)
         assert [each["others"] for each in found.values()] == [[], ["rack-1"]]
         assert clusters.data("east") == {"serviceUrl": "http://c"}
 

@@ -155,17 +155,17 @@ def test_who_left_while_a_topic_was_deleted_makes_no_new_one(
     gone = connect()
 
     async def begin_to_delete(running: Any) -> tuple[Any, ...]:
-        belongings, may_go_on = running.topics.deletions._topic_storage, asyncio.Event()
-        remove = belongings.remove_topic
+        storage, may_go_on = running.topics.deletions._topic_storage, asyncio.Event()
+        remove = storage.remove_topic
 
         async def slowly(*what: Any) -> None:
             await may_go_on.wait()
             await remove(*what)
 
-        belongings.remove_topic = slowly
-        return asyncio.ensure_future(running.topics.delete(name, force=True)), may_go_on, belongings
+        storage.remove_topic = slowly
+        return asyncio.ensure_future(running.topics.delete(name, force=True)), may_go_on, storage
 
-    deleting, may_go_on, belongings = wire_broker.call(begin_to_delete)
+    deleting, may_go_on, storage = wire_broker.call(begin_to_delete)
     (session,) = set(wire_broker.call(sessions)) - set(before)
     gone.start_request(_T.PRODUCER, "producer", pb.CommandProducer(topic=topic, producer_id=1))
     gone.start_subscribe(topic)
@@ -174,7 +174,7 @@ def test_who_left_while_a_topic_was_deleted_makes_no_new_one(
     wire_broker.wait_until(lambda: session.closed)
 
     async def end(running: Any) -> bool:
-        del belongings.remove_topic
+        del storage.remove_topic
         may_go_on.set()
         await deleting
         await session.requests.ended()

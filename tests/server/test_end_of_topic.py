@@ -122,7 +122,7 @@ def test_who_is_let_go_hears_of_that_behind_the_receipts_on_the_way(
             raw.start_publish(b"x", number)
         while not found._on_the_way.count:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)
-        found.producers.let_go(QuotaExceededError("full"))
+        found.producers.disconnect(QuotaExceededError("full"))
         assert await found._on_the_way.settled()
 
     wire_broker.call(let_go_while_publishing)

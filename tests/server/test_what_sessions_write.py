@@ -43,7 +43,7 @@ async def _each_run_is_waited_for() -> None:
 def test_a_session_that_was_let_go_says_so_and_one_that_was_fenced_stays_so() -> None:
     older = session(1)
     older.require_current()
-    older.is_let_go = True
+    older.is_released = True
     assert older.is_over
     with pytest.raises(ServiceNotReady, match="'billing': this broker is stopping, or has no"):
         older.require_current()

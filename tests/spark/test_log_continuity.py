@@ -337,7 +337,7 @@ def test_the_cursor_stands_behind_what_spark_has_finished_when_a_run_ends(world,
 
 
 def test_a_cursor_that_a_sink_moves_is_left_to_it(world, monkeypatch):
-    let_go = []
+    calls = []
     with world.running():
         world.send(10)
         with world.run() as reader:
@@ -349,12 +349,14 @@ def test_a_cursor_that_a_sink_moves_is_left_to_it(world, monkeypatch):
                 session.acknowledge(name, planned.to, txn)
                 txn.commit()
             monkeypatch.setattr(
-                stream.Session, "let_go", lambda session, *what: let_go.append(what)
+                stream.Session,
+                "acknowledge_up_to",
+                lambda session, *what: calls.append(what),
             )
             for _ in range(3):
                 world.send(1)
                 end = as_spark_keeps_it(reader.latestOffset(end, ALL))
-    assert let_go == []
+    assert calls == []
 
 
 def test_a_cursor_that_was_reset_is_set_to_what_spark_has_finished(world):

@@ -58,7 +58,7 @@ class FakeSession:
     def log_end(self, topic):
         return self.log_ends_at
 
-    def let_go(self, name, position):
+    def acknowledge_up_to(self, name, position):
         self._cursor = max(position, self._cursor)
 
     def sample(self, topic, after):

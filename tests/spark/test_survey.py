@@ -87,7 +87,7 @@ def test_cursors_are_made_at_the_same_place_and_moved_alike(both, session, where
     assert cursors[0] == cursors[1]
     for survey in both:
         name = f"{type(survey).__name__}-{where.name}"
-        survey.let_go(places, name)
+        survey.acknowledge_up_to(places, name)
         moved = survey.cursors(TOPICS, name, where)
         assert moved == {t: max(c, places.get(t, c)) for t, c in cursors[0].items()}
 
@@ -133,7 +133,7 @@ def test_topics_whose_broker_cannot_be_asked_are_asked_about_one_by_one(session,
     ]
     assert mixed.samples(after).keys() == alone.samples(after).keys()
     assert set(mixed.holed(after, "mixed")) == of_apache & set(after)
-    mixed.let_go(ends, "mixed")
+    mixed.acknowledge_up_to(ends, "mixed")
     moved = mixed.cursors(TOPICS, "mixed", earliest)
     assert all(moved[topic] >= end for topic, end in ends.items())  # past markers, too
 
@@ -151,7 +151,7 @@ def test_topics_with_holes_behind_their_cursor_are_found(both, running):
 def test_a_topic_that_is_gone_has_no_end_and_is_not_made_again(both, session):
     gone = "persistent://public/default/gone"
     assert both[0].ends([gone, TOPICS[3]]).keys() == {TOPICS[3]}
-    both[0].let_go({gone: Position(0, 0)}, "s")
+    both[0].acknowledge_up_to({gone: Position(0, 0)}, "s")
     assert gone not in session.client.get_topics_of_namespace("public/default")
 
 

@@ -94,7 +94,7 @@ async def test_an_older_session_is_let_go_while_a_newer_one_is_being_recorded(
     joining = shared.recording(Connection(), "second")
     await asyncio.sleep(0.1)
     shared.remote.is_certain = False
-    shared.sessions.let_go()
+    shared.sessions.release_all()
     shared.remote.is_certain = True
     assert not shared.sessions.may_publish(first)
     shared.overtaken()
@@ -109,7 +109,7 @@ async def test_a_connection_whose_session_was_let_go_begins_transactions_of_no_s
     """Its client may have no producer left there that would reconnect."""
     shared, connection = Shared(world), Connection()
     await shared.sessions.join(connection, claim("first"))
-    shared.sessions.let_go()
+    shared.sessions.release_all()
     assert fencing.session_of_new(cast(ServedConnection, connection), None) is None
     again = await shared.sessions.join(connection, claim("first"))
     assert connection.sessions == {claim().id: again}
@@ -124,7 +124,7 @@ async def test_a_producer_whose_session_was_let_go_is_told_which(world: World) -
     connection.producers[1].transactional_session = await shared.sessions.join(
         connection, claim("first")
     )
-    shared.sessions.let_go()
+    shared.sessions.release_all()
     await asyncio.sleep(0.1)
     (reason,) = told
     assert reason.startswith("Transactional id 'x': this broker is stopping, or has no connection")

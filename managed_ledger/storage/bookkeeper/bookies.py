@@ -24,7 +24,7 @@ from managed_ledger.storage.bookkeeper.protocol import (
 )
 from managed_ledger.storage.bookkeeper.registration import Address
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
-from managed_ledger.storage.fullness import nobody_minds
+from managed_ledger.storage.fullness import ignore_change
 from managed_ledger.storage.tls_files import ClientTls
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Bookies:
         self.frames = FrameLimits(
             self._connected, self._limits.usual_frame_bytes, lambda: self.on_limits()
         )
-        self.on_limits: Callable[[], None] = nobody_minds  # `max_add_bytes` may have changed
+        self.on_limits: Callable[[], None] = ignore_change  # `max_add_bytes` may have changed
         self._large_adds: set[asyncio.Task[None]] = set()
 
     # --- which bookies exist

@@ -113,7 +113,7 @@ class EmbeddedBackend(QueueingBackend):
         await self._checkpoints.stop()
         if not self._failed:
             await self._empty_journal()
-        await self._in_thread(self._let_go)
+        await self._in_thread(self._close_files)
         if self._own_executors:
             self._commit_executor.shutdown(wait=False)
             self._file_executor.shutdown(wait=False)
@@ -164,7 +164,7 @@ class EmbeddedBackend(QueueingBackend):
             self._disk.unlock()
             raise
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         self._writer.close()
         self._disk.unlock()
 

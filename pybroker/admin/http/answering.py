@@ -28,7 +28,7 @@ class Answering:
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        room = Room(self._memory, scope.get(HANG_UP, _nobody_there))
+        room = Room(self._memory, scope.get(HANG_UP, _client_gone))
         answer, scope = _Answer(scope, room, send), {**scope, ROOM: room}
         try:
             if scope["method"] in _READING and not _has_a_body(scope):
@@ -116,5 +116,5 @@ async def _nothing_more() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _nobody_there() -> None:
+def _client_gone() -> None:
     pass

@@ -32,7 +32,7 @@ def permitted(
     row = route_row(route.method, plain_path(route.path))
     if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
-    return route.behind(lambda endpoint: _checked(endpoint, row, authorizer, caught_up))
+    return route.guarded_by(lambda endpoint: _checked(endpoint, row, authorizer, caught_up))
 
 
 @cache

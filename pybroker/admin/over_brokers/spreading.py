@@ -52,12 +52,12 @@ def over_brokers(
     def spread(route: DescribedRoute) -> DescribedRoute:
         key = route.method, plain_path(route.path)
         if (of := of_parts.get(key)) is not None:
-            return route.behind(lambda own: _over_parts(services, route, own, of))
+            return route.guarded_by(lambda own: _over_parts(services, route, own, of))
         if (work := whole.get(key)) is not None:
-            return route.behind(lambda own: _over_all(services, route, own, work))
-        return route.behind(lambda own: _up_to_date(services, own))
+            return route.guarded_by(lambda own: _over_all(services, route, own, work))
+        return route.guarded_by(lambda own: _up_to_date(services, own))
 
-    return [spread(route).behind(partial(_not_too_early, services)) for route in routes]
+    return [spread(route).guarded_by(partial(_not_too_early, services)) for route in routes]
 
 
 def _over_parts(
@@ -158,4 +158,4 @@ def _checked(services: AdminServices, route: DescribedRoute) -> DescribedRoute:
 
         return endpoint
 
-    return route.behind(checked)
+    return route.guarded_by(checked)

@@ -295,7 +295,7 @@ async def _taken_by(
         reply = await brokers.ask(address, "GET", target)
         if reply.is_done and _has_taken(address, reply.json()):
             return
-        owner = bundles.owner_elsewhere(bundle)
+        owner = bundles.remote_owner(bundle)
         if owner is not None and not _is_same(owner, address):
             raise Conflict(f"{owner.broker_url or owner.broker_url_tls} took it first")
         if not reply.is_done and reply.status not in _NOT_YET:

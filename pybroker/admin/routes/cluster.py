@@ -92,7 +92,7 @@ class ClusterRoutes:
                 query=flags("migrated"),
                 body=Body(OBJECT, required=False),
             ),
-            *self._belongings(f"{_CLUSTER}/{FAILURE_DOMAINS}", FAILURE_DOMAINS, _DOMAIN),
+            *self._part_routes(f"{_CLUSTER}/{FAILURE_DOMAINS}", FAILURE_DOMAINS, _DOMAIN),
             route(
                 "GET", f"{isolation}/brokers", self.isolated_brokers, list_of(isolated, most=None)
             ),
@@ -103,15 +103,15 @@ class ClusterRoutes:
                 isolated,
                 refuses=(412,),
             ),
-            *self._belongings(isolation, ISOLATION_POLICIES, _ISOLATION),
+            *self._part_routes(isolation, ISOLATION_POLICIES, _ISOLATION),
         ]
 
-    def _belongings(self, path: str, kind: str, belonging: "_Belonging") -> list[DescribedRoute]:
+    def _part_routes(self, path: str, kind: str, part: "_Part") -> list[DescribedRoute]:
         """Routes to list, read, write and delete named objects of a cluster."""
         clusters, one = self._clusters, f"{path}/{{name:segment}}"
 
         async def every(request: Request) -> dict[str, Any]:
-            return clusters.belongings(request.path_params["cluster"], kind)
+            return clusters.parts(request.path_params["cluster"], kind)
 
         async def get(request: Request) -> Any:
             name = request.path_params["name"]
@@ -123,7 +123,7 @@ class ClusterRoutes:
         async def put(request: Request) -> None:
             cluster, name = request.path_params["cluster"], request.path_params["name"]
             clusters.check(cluster)
-            made = partial(belonging.of, await read_object(request))
+            made = partial(part.of, await read_object(request))
             await clusters.put_belonging(cluster, kind, name, made)
 
         async def delete(request: Request) -> None:
@@ -131,9 +131,9 @@ class ClusterRoutes:
             await clusters.delete_belonging(params["cluster"], kind, params["name"])
 
         return [
-            route("GET", path, every, map_of(belonging.shown, most=None)),
-            route("GET", one, get, belonging.shown),
-            route("POST", one, put, body=belonging.body, refuses=(409, 412)),
+            route("GET", path, every, map_of(part.shown, most=None)),
+            route("GET", one, get, part.shown),
+            route("POST", one, put, body=part.body, refuses=(409, 412)),
             route("DELETE", one, delete, refuses=(412,)),
         ]
 
@@ -198,7 +198,7 @@ class ClusterRoutes:
 
     def _isolation(self, cluster: str) -> dict[str, Any]:
         """How isolation policies apply to this broker; with one broker they have no effect."""
-        policies = self._clusters.belongings(cluster, ISOLATION_POLICIES)
+        policies = self._clusters.parts(cluster, ISOLATION_POLICIES)
         regexes = [text for policy in policies.values() for text in policy["namespaces"]]
         return {
             "brokerName": self._services.broker_id,
@@ -214,7 +214,7 @@ async def _data(request: Request) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Belonging:
+class _Part:
     """A kind of named objects of a cluster: the schemas of its body and answer, and a function that
     builds an object from a body and checks it against the other objects.
     """
@@ -240,12 +240,12 @@ def _isolation_policy(body: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]
 
 
 _ISOLATION_LISTS: Final = ("namespaces", "primary", "secondary")
-_DOMAIN: Final = _Belonging(
+_DOMAIN: Final = _Part(
     Body(taken({"brokers": list_of(TEXT)}), required=False),
     record("FailureDomain", {"brokers": TEXTS}),
     _failure_domain,
 )
-_ISOLATION: Final = _Belonging(
+_ISOLATION: Final = _Part(
     Body(
         taken(
             {**dict.fromkeys(_ISOLATION_LISTS, list_of(TEXT)), "auto_failover_policy": OBJECT},

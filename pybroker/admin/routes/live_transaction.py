@@ -102,7 +102,7 @@ class LiveTransactionRoutes:
         }
         if self._is_joined(request):
             answer["keys"] = [key(row) for row in shown]
-            answer["elsewhere"] = _elsewhere(elsewhere, now_ms)
+            answer["elsewhere"] = _on_other_brokers(elsewhere, now_ms)
         return answer
 
     def _is_joined(self, request: Request) -> bool:
@@ -254,7 +254,7 @@ class LiveTransactionRoutes:
         }
 
 
-def _elsewhere(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
+def _on_other_brokers(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
     """What transactions of other brokers' coordinators hold and block on this broker's topics."""
     some = islice(tallies.items(), _ELSEWHERE)
     return {str(each): described_tally(tally, now_ms) for each, tally in some}

@@ -66,7 +66,7 @@ class Clusters:
             raise ClusterInUse(f"Cluster {name} is this broker's own")
         await self._records.delete(name)
 
-    def belongings(self, name: str, kind: str) -> dict[str, Any]:
+    def parts(self, name: str, kind: str) -> dict[str, Any]:
         """FAILURE_DOMAINS or ISOLATION_POLICIES of a cluster. Raises NotFound."""
         return dict(self._record(name).get(kind, {}))
 

@@ -86,7 +86,7 @@ class Bundles(Protocol):
 
     def owned(self) -> list[Bundle]: ...
 
-    def owner_elsewhere(self, bundle: Bundle) -> BrokerAddress | None:
+    def remote_owner(self, bundle: Bundle) -> BrokerAddress | None:
         """The owner as far as this broker knows; None also if this broker serves the bundle."""
         ...
 

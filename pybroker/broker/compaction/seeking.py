@@ -41,7 +41,7 @@ async def _first_kept_at(compacted: Compacted, timestamp_ms: int, tries: int) ->
     if (log := await compacted.log()) is None:
         return None
     try:
-        at = await first_published_at(log.ledger, timestamp_ms, told=_told)
+        at = await first_published_at(log.ledger, timestamp_ms, time_of=_time_of)
         kept, _ = await log.read(at)
     except (LedgerClosed, LedgerNotFound):
         if tries == 1:
@@ -50,5 +50,5 @@ async def _first_kept_at(compacted: Compacted, timestamp_ms: int, tries: int) ->
     return kept[0].position if kept else None
 
 
-def _told(run: EntryRun) -> int | None:
+def _time_of(run: EntryRun) -> int | None:
     return published_at(decode(run.entries[0], run.message_counts[0]).entry)

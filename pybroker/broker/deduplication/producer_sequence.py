@@ -172,7 +172,7 @@ class ProducerSequence:
         """These ids were taken but did not reach the log: they may be sent again."""
         for first, last in ranges:
             self.flying.take_out(first, last)
-            self._let_go(first, last, txn_id)
+            self._release(first, last, txn_id)
             self._give_back_untold(first, last)
             self._fail_waiting(first, last, error)
         if not self.flying:  # as if they had never arrived; later messages may leave them out
@@ -249,7 +249,7 @@ class ProducerSequence:
         if first > self.top:
             return
         for holder in list(self.open):
-            self._let_go(first, self.top, holder)
+            self._release(first, self.top, holder)
         self.returned.take_out(first, self.top)
         self.floor = min(self.floor, first - 1)
         self.top = self.durable = first - 1
@@ -264,7 +264,7 @@ class ProducerSequence:
             self.untold.take_out(first, last)
         if self.in_transactions.overlaps(first, last):  # written while deduplication was off
             for holder in list(self.open):
-                self._let_go(first, last, holder)
+                self._release(first, last, holder)
         if txn_id is not None:
             self.open.setdefault(txn_id, SequenceRanges()).add(first, last)
             self.in_transactions.add(first, last)
@@ -273,7 +273,7 @@ class ProducerSequence:
         if self.chunk.sequence_id == sequence_id:
             self.chunk, self.durable_chunk, self.chunk_txn = NO_CHUNK, NO_CHUNK, None
 
-    def _let_go(self, first: int, last: int, txn_id: TxnId | None) -> None:
+    def _release(self, first: int, last: int, txn_id: TxnId | None) -> None:
         ids = self.open.get(txn_id) if txn_id is not None else None
         if ids is None or txn_id is None:
             return

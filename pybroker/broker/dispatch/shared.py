@@ -227,9 +227,9 @@ class SharedDispatcher:
         """Release these entries, although another consumer may hold them."""
         missing = self._release_own(consumer, positions)
         if missing:
-            self._release_elsewhere(consumer, missing)
+            self._release_of_others(consumer, missing)
 
-    def _release_elsewhere(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+    def _release_of_others(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         for other in self._consumers():
             if other is not consumer:
                 positions = self._release_own(other, positions)

@@ -247,7 +247,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     @property
     def idle(self) -> bool:
         """Like Topic.idle."""
-        return self.nobody_knows_its_schema and not self.messages_in
+        return self.no_client_has_its_schema and not self.messages_in
 
     @property
     def busy(self) -> bool:

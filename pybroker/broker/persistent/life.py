@@ -85,7 +85,7 @@ class Life(Generic[S]):
         return len(self.producers) > 0 or any(len(s.consumers) for s in self.subscriptions.values())
 
     @property
-    def nobody_knows_its_schema(self) -> bool:
+    def no_client_has_its_schema(self) -> bool:
         """Whether there are no producers, and only consumers that accept any schema."""
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
         return not len(self.producers) and all(c.request.takes_any_schema for c in consumers)

@@ -162,9 +162,9 @@ class Producers:
     def disconnect_all(self, reason: PulsarError) -> None:
         """Disconnect all producers, and refuse new ones with the reason from now on."""
         self._closed = reason
-        self.let_go(reason)
+        self.disconnect(reason)
 
-    def let_go(self, reason: PulsarError) -> None:
+    def disconnect(self, reason: PulsarError) -> None:
         """Disconnect all producers; a waiting one gets the reason as the answer to its request."""
         for producer in self.everybody():
             self._forget(producer)

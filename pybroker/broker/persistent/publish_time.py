@@ -26,7 +26,7 @@ _READ_BYTES: Final = 1024 * 1024
 _LOOKED_THROUGH: Final = 20_000  # entries: beyond that a seek returns older ones instead of waiting
 
 
-def _told(run: EntryRun) -> int | None:
+def _time_of(run: EntryRun) -> int | None:
     """The first entry's publish time; None if unknown. A marker has only the broker's time."""
     return published_at(run.entries[0]) if run.message_counts[0] else None
 
@@ -35,10 +35,10 @@ async def first_published_at(
     ledger: ManagedLedger,
     timestamp_ms: int,
     after: Position = EARLIEST,
-    told: Callable[[EntryRun], int | None] = _told,
+    time_of: Callable[[EntryRun], int | None] = _time_of,
 ) -> Position:
     """The first entry after `after` that was published at `timestamp_ms` or later; if there is
-    none, the next position. `told` returns the time of a run's first entry.
+    none, the next position. `time_of` returns the time of a run's first entry.
     """
     infos, last = ledger.ledgers(), ledger.last_confirmed
     stops = list(accumulate(info.entries for info in infos))
@@ -62,7 +62,7 @@ async def first_published_at(
             except DamagedEntries as damaged:
                 at += max(1, damaged.last + 1 - position.entry_id)
                 continue
-            time_ms = -1 if run is None else told(run)  # -1: trimmed meanwhile
+            time_ms = -1 if run is None else time_of(run)  # -1: trimmed meanwhile
             if time_ms is not None:
                 return time_ms < timestamp_ms, at
             at += 1

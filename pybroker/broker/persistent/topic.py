@@ -411,7 +411,9 @@ class Topic(Life[Subscription]):
             self.producers.disconnect_all(self._no_more_messages())
         # Messages that came meanwhile were not answered and must be resent.
         except Exception as error:
-            self.producers.let_go(ServiceNotReady(f"{self.name} could not be terminated: {error}"))
+            self.producers.disconnect(
+                ServiceNotReady(f"{self.name} could not be terminated: {error}")
+            )
             raise
         finally:
             self._terminating = None
@@ -427,7 +429,7 @@ class Topic(Life[Subscription]):
     def idle(self) -> bool:
         """Whether the schema is undetermined: no data, and no client that determines it."""
         stored = self.ledger.total_size_bytes or self.buffer.aside_bytes
-        return self.nobody_knows_its_schema and not stored
+        return self.no_client_has_its_schema and not stored
 
     @property
     def retention_ms(self) -> int:

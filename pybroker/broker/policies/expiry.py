@@ -32,7 +32,7 @@ from pybroker.broker.subscriptions.waiting_entries import first_readable
 Holds = Callable[[], bool]  # whether the policy still requires the drop
 
 
-def nobody_takes_it_back() -> bool:
+def always() -> bool:
     return True
 
 
@@ -55,9 +55,7 @@ def _wanted(topic: Topic) -> bool:
     return topic.policies[MESSAGE_TTL] > 0 and not kept
 
 
-async def expire_older(
-    topic: Topic, than_ms: int, now_ms: int, holds: Holds = nobody_takes_it_back
-) -> int:
+async def expire_older(topic: Topic, than_ms: int, now_ms: int, holds: Holds = always) -> int:
     """Drops messages published before `than_ms`; returns the number of entries, over all
     subscriptions.
     """
@@ -106,7 +104,7 @@ async def drop(
     subscription: Subscription,
     up_to: Position,
     now_ms: int,
-    holds: Holds = nobody_takes_it_back,
+    holds: Holds = always,
 ) -> int:
     """Acknowledge everything up to `up_to` that may be dropped; returns the number of entries."""
     pending = await subscription.replayed()

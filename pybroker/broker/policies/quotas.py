@@ -61,7 +61,7 @@ class TopicQuota:
                     evictions[kind] += 1
             elif policy is not None and len(self._topic.producers):
                 log.warning("%s is over its backlog quota (%s): %s", self._topic.name, kind, policy)
-                self._topic.producers.let_go(refusal(policy))
+                self._topic.producers.disconnect(refusal(policy))
 
     async def _exceeded(self, kind: str) -> Record | None:
         """The quota, if it is exceeded and must be enforced."""

@@ -43,7 +43,7 @@ class Durations(dict[tuple[str, ...], Histogram]):
             self.add((*labels, status), clock.monotonic_s() - begun_s)
 
 
-def _nobody() -> Counter[str]:
+def _none() -> Counter[str]:
     return Counter()
 
 
@@ -62,6 +62,6 @@ class ScalableMeasures:
     violations: Counter[str] = field(default_factory=Counter)  # of entry buckets, by reason
     rebalances: Counter[str] = field(default_factory=Counter)  # by reason
     updates: Counter[str] = field(default_factory=Counter)  # told to watches, by status
-    consumers: Callable[[], Counter[str]] = _nobody  # of groups, by state
+    consumers: Callable[[], Counter[str]] = _none  # of groups, by state
     blocked: Callable[[], int] = lambda: 0  # segments that wait for their ancestors
-    watches: Callable[[], Counter[str]] = _nobody  # by type
+    watches: Callable[[], Counter[str]] = _none  # by type

@@ -23,7 +23,7 @@ _NAMES_A_TURN: Final = 500
 _LAST: Final = chr(0x10FFFF)
 
 
-def nobody_watches(namespace: str) -> None:
+def ignore_change(namespace: str) -> None:
     pass
 
 
@@ -86,7 +86,7 @@ class TopicLists:
         self._known: dict[str, TopicList] = {}
         self._nonpersistent: dict[str, dict[TopicName, None]] = {}  # by namespace
         self._finding: dict[str, asyncio.Task[TopicList]] = {}
-        self.on_change: Callable[[str], None] = nobody_watches  # called with the namespace
+        self.on_change: Callable[[str], None] = ignore_change  # called with the namespace
         metadata.watch(LEDGERS_PREFIX, self._ledger_changed)
         metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
 

@@ -67,20 +67,20 @@ class SharedFencing:
         self._ownership = ownership
         self._peers = peers
         self._is_leaving = False
-        neighbours.on_suspended(self._let_go)
+        neighbours.on_suspended(self._release_all)
 
     @property
     def is_certain(self) -> bool:
         return not self._is_leaving and self._neighbours.is_certain
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         if self._coordinators.letting is not None:
-            self._coordinators.letting.let_go()
+            self._coordinators.letting.release_all()
 
     async def leave(self) -> None:
         """Give up the sessions before this broker leaves the live brokers. Idempotent."""
         self._is_leaving = True
-        self._let_go()
+        self._release_all()
         if self._coordinators.letting is None:
             return
         try:

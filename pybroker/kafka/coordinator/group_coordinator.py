@@ -72,11 +72,11 @@ class GroupCoordinator:
             await take(self.logs.ownership, topic_at(number))
             log = await self.logs.get(number)
         except NotServedHere as error:
-            raise _elsewhere() from error
+            raise _not_coordinator() from error
         except (ManagedLedgerError, ServiceNotReady) as error:
             raise not_available(f"The offsets cannot be read now: {error}") from error
         if self.logs.opened(number) is not log:  # it has failed or gone since
-            raise _elsewhere()
+            raise _not_coordinator()
         if number not in self._shards:  # otherwise another request was faster
             self._shards[number] = Shard(log, self.limits, self.clock, self._expiring, self.memory)
         return self._shards[number]
@@ -179,7 +179,7 @@ class GroupCoordinator:
         return errors
 
 
-def _elsewhere() -> KafkaError:
+def _not_coordinator() -> KafkaError:
     return KafkaError(ErrorCode.NOT_COORDINATOR, "Another broker serves this group")
 
 

@@ -33,7 +33,7 @@ class TimedOffset(NamedTuple):
 async def first_at(log: PartitionLog, time_ms: int, committed_only: bool) -> TimedOffset | None:
     """The first message with this time or a later one; None if there is none."""
     ledger, limit = log.topic.ledger, log.limit(committed_only)
-    position = await first_published_at(ledger, time_ms, told=largest_time)
+    position = await first_published_at(ledger, time_ms, time_of=largest_time)
     if position > limit:
         return None
     offset = await log.offsets.end_after(ledger.previous_position(position))

@@ -124,7 +124,7 @@ class OffsetsLog:
 
     def append_without_hurry(self, record: Record) -> None:
         """Like `append`, for a record that recovery could do without."""
-        self._log.append_without_hurry(record, _nobody_waits)
+        self._log.append_without_hurry(record, _ignore_failure)
         self.state.apply(record)
         self._snapshot_if_due()
 
@@ -227,7 +227,7 @@ class OffsetsLog:
 
     async def replace_past(self) -> None:
         """Replace the log by its live state. Raises ManagedLedgerError."""
-        await self._log.replace_past(self._live(), weight, _nothing_elsewhere)
+        await self._log.replace_past(self._live(), weight, _has_everything)
 
     def _live(self) -> Iterator[Record]:
         yield from self.state.records()
@@ -256,9 +256,9 @@ class OffsetsLog:
                 raise
 
 
-def _nobody_waits(error: Exception | None) -> None:
+def _ignore_failure(error: Exception | None) -> None:
     """A failure fails the log."""
 
 
-async def _nothing_elsewhere() -> None:
+async def _has_everything() -> None:
     """Everything that the snapshot replaces is in it."""

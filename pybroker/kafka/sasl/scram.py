@@ -66,7 +66,7 @@ def _hash(mechanism: Mechanism, data: bytes) -> bytes:
     return hashlib.new(mechanism.hash_name, data).digest()
 
 
-def _nobodys(mechanism: Mechanism, user: str) -> ScramCredential:
+def _credential_of_unknown(mechanism: Mechanism, user: str) -> ScramCredential:
     salt = _mac(mechanism, _UNKNOWN_KEY, user.encode())[:16]
     nothing = bytes(len(_hash(mechanism, b"")))
     return ScramCredential(salt, MIN_ITERATIONS, nothing, nothing)
@@ -111,7 +111,7 @@ class Scram:
         self._header = f"{binding},{name},"
         self._refused.check(self._address, self._user)
         self._credential = self._users.credential(self._user, self._mechanism)
-        used = self._credential or _nobodys(self._mechanism, self._user)
+        used = self._credential or _credential_of_unknown(self._mechanism, self._user)
         salt = base64.b64encode(used.salt).decode()
         answer = f"r={self._nonce},s={salt},i={used.iterations}"
         self._said = f"{bare},{answer}"
@@ -120,7 +120,7 @@ class Scram:
     def _last(self, text: str) -> Step:
         """Of `c=header,r=nonce,p=proof`."""
         without_proof, _, _ = text.rpartition(",p=")
-        used = self._credential or _nobodys(self._mechanism, self._user)
+        used = self._credential or _credential_of_unknown(self._mechanism, self._user)
         said = f"{self._said},{without_proof}".encode()
         signature = _mac(self._mechanism, used.stored_key, said)
         proof = _decoded(_attribute(text, "p"))

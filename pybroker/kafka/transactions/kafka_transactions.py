@@ -55,7 +55,7 @@ from pybroker.kafka.transactions.surroundings import (
     TransactionLimits,
     TxnClient,
 )
-from pybroker.kafka.transactions.two_phases import keep, let_go
+from pybroker.kafka.transactions.two_phases import abort_kept, keep
 from pybroker.kafka.transactions.values import (
     MAX_EPOCH,
     NO_EPOCH,
@@ -87,16 +87,16 @@ class KafkaTransactions:
         sessions: Sessions,
         producer_ids: ProducerIds,
         limits: TransactionLimits,
-        elsewhere: RemoteProducers | None = None,
+        remote: RemoteProducers | None = None,
     ) -> None:
-        """`elsewhere`: only in a cluster."""
+        """`remote`: only in a cluster."""
         self._groups = groups
         self._coordinators = coordinators
         self._topics = topics
         self._sessions = sessions
         self._producer_ids = producer_ids
         self._limits = limits
-        self._elsewhere = elsewhere
+        self._remote = remote
         self._ends = Ends(coordinators, producer_ids)
         self._live: dict[TransactionalId, tuple[Shard, LiveProducer]] = {}
         groups.when_expiring = self._forget_expired
@@ -218,7 +218,7 @@ class KafkaTransactions:
         if keeps:
             kept = await keep(coordinators, client, producer, self._most_prepared(client))
         else:
-            await let_go(coordinators, client, producer)
+            await abort_kept(coordinators, client, producer)
         before = producer.stored.key
         key = await next_key(self._producer_ids, before)
         name = f"kafka-{key.producer_id}-{key.epoch}-{producer.fenced_attempts}"
@@ -276,8 +276,8 @@ class KafkaTransactions:
         known, part = self._live.get(claim.id), Part(topic)
         if known is not None and (found := self._at_once(known[1], claim, topic)) is not None:
             return found
-        elsewhere = self._elsewhere
-        if elsewhere is not None and (there := elsewhere.known(claim, part)) is not None:
+        remote = self._remote
+        if remote is not None and (there := remote.known(claim, part)) is not None:
             return there
         return await self._take_part_anywhere(client, claim, part, adds)
 
@@ -287,9 +287,9 @@ class KafkaTransactions:
         try:
             return await self.take_part(client, claim, part, adds)
         except KafkaError as error:
-            if self._elsewhere is None or error.code is not ErrorCode.NOT_COORDINATOR:
+            if self._remote is None or error.code is not ErrorCode.NOT_COORDINATOR:
                 raise
-        return await self._elsewhere.ask(client, claim, part, adds)
+        return await self._remote.ask(client, claim, part, adds)
 
     async def take_part(self, client: TxnClient, claim: Claim, part: Part, adds: bool) -> TxnId:
         """The transaction of a producer that this broker has, with this part, which becomes one if
@@ -352,7 +352,7 @@ class KafkaTransactions:
         txn_id = await self._take_part_anywhere(client, claim, part, adds)
 
         def still_open() -> None:
-            if self._elsewhere is not None and not self._elsewhere.is_open(txn_id, part):
+            if self._remote is not None and not self._remote.is_open(txn_id, part):
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{txn_id} was ended meanwhile")
 
         return await commit(self._groups, group_id, committer, wanted, txn_id, still_open)

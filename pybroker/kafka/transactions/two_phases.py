@@ -47,7 +47,7 @@ async def keep(
     return stored.kept or Kept(stored.key, stored.session_epoch)
 
 
-async def let_go(coordinators: Coordinators, client: TxnClient, producer: LiveProducer) -> None:
+async def abort_kept(coordinators: Coordinators, client: TxnClient, producer: LiveProducer) -> None:
     """Aborts what `keep` has prepared, and nobody else; whoever begins the next session waits for
     its end. Raises KafkaError.
     """

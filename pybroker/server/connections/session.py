@@ -161,9 +161,9 @@ class Session(asyncio.BufferedProtocol):
             producer_slot.forget_held()
         self.begun.leave(self.services.disconnections.left)
         self._forget(self)
-        self._let_go(self._leaving())
+        self._remove_all(self._removals())
 
-    def _leaving(self) -> Iterator[None]:
+    def _removals(self) -> Iterator[None]:
         for consumer_id, slot in list(self.consumers.items()):
             slot.subscription.remove_consumer(slot.consumer)
             self.consumers.pop(consumer_id, None)
@@ -173,10 +173,10 @@ class Session(asyncio.BufferedProtocol):
             left.topic.tasks.start(left.topic.producers.remove(left.producer), "producer gone")
             yield
 
-    def _let_go(self, leaving: Iterator[None]) -> None:
+    def _remove_all(self, leaving: Iterator[None]) -> None:
         """Removes LEAVING_A_TURN producers and consumers; the others follow in the next turns."""
         if sum(1 for _ in islice(leaving, LEAVING_A_TURN)) == LEAVING_A_TURN:
-            self._loop.call_soon(self._let_go, leaving)
+            self._loop.call_soon(self._remove_all, leaving)
         else:
             self.ended.set_result(None)
 

@@ -79,7 +79,7 @@ def bound(
     coordinators = session.services.coordinators
     assert joined.ref is not None
     if (remote := coordinators.remote(txn_id.most)) is not None:
-        return _bound_elsewhere(session, remote, joined.ref, txn_id)
+        return _bound_to_another(session, remote, joined.ref, txn_id)
     transaction, coordinator = coordinators.begun(txn_id), coordinators.serving(txn_id.most)
     if transaction is None and coordinator is None and coordinators.may_open(txn_id.most):
         raise coordinator_not_ready(txn_id.most)
@@ -104,7 +104,7 @@ def _binding(
     return binding
 
 
-def _bound_elsewhere(
+def _bound_to_another(
     session: Connection, remote: RemoteCoordinators, ref: SessionRef, txn_id: TxnId
 ) -> asyncio.Future[TxnId] | None:
     """Like `bound`, for a coordinator on another broker, which checks the owner."""

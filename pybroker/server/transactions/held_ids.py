@@ -123,5 +123,5 @@ class HeldId:
         self.connections.pop(connection, None)
         if connection.sessions.get(self.session.id) is self.session:
             del connection.sessions[self.session.id]
-            if before is not None and before is not self.session and not before.is_let_go:
+            if before is not None and before is not self.session and not before.is_released:
                 connection.sessions[self.session.id] = before

@@ -12,19 +12,19 @@ from pybroker.transaction.coordinator.sessions.transactional_ids import (
 
 
 class TransactionalSession:
-    __slots__ = ("id", "is_fenced", "is_let_go", "name", "ref")
+    __slots__ = ("id", "is_fenced", "is_released", "name", "ref")
 
     def __init__(self, transactional_id: TransactionalId, name: str) -> None:
         self.id = transactional_id
         self.name = name  # a digest of the name that its client gave; empty if none
         self.ref: SessionRef | None = None  # once it is durable
         self.is_fenced = False
-        self.is_let_go = False  # this broker could not know whether it was fenced
+        self.is_released = False  # this broker could not know whether it was fenced
 
     @property
     def is_over(self) -> bool:
         """Whether its producers on this broker may no longer publish."""
-        return self.is_fenced or self.is_let_go
+        return self.is_fenced or self.is_released
 
     def is_older_than(self, newest: SessionRef) -> bool:
         """`newest` is a session of the same id."""
@@ -36,7 +36,7 @@ class TransactionalSession:
         """
         if self.is_fenced:
             raise self.fenced()
-        if self.is_let_go:
+        if self.is_released:
             raise not_certain(self.id.name)
 
     def fenced(self) -> PulsarError:

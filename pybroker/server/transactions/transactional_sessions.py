@@ -225,7 +225,7 @@ class TransactionalSessions:
                 await _close_producers(older)
             aborted = await end_older(self._coordinators, session)
             if self._coordinators.remote_fencing is not None:
-                aborted += await self._fenced_elsewhere(held, session)
+                aborted += await self._fence_on_other_brokers(held, session)
         except BaseException:
             self._forget(held)  # its epoch is durable: the next claim starts from the id's record
             raise
@@ -235,7 +235,7 @@ class TransactionalSessions:
 
     # -- several brokers
 
-    async def _fenced_elsewhere(self, held: HeldId, session: SessionRef) -> int:
+    async def _fence_on_other_brokers(self, held: HeldId, session: SessionRef) -> int:
         remote = self._coordinators.remote_fencing
         assert remote is not None
 
@@ -292,20 +292,20 @@ class TransactionalSessions:
         this broker could not know.
         """
         if self._is_certain:
-            return not session.is_let_go
-        self.let_go()
+            return not session.is_released
+        self.release_all()
         return False
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Implements Letting."""
         newest, self._newest = self._newest, {}
         for held in newest.values():
             for each in (held, held.older):
                 if each is not None:
-                    self._let_go(each)
+                    self._release(each)
 
-    def _let_go(self, held: HeldId) -> None:
-        held.session.is_let_go = True
+    def _release(self, held: HeldId) -> None:
+        held.session.is_released = True
         for connection in held.connections:
             if connection.sessions.get(held.session.id) is held.session:
                 del connection.sessions[held.session.id]

@@ -20,10 +20,10 @@ class Finished:
     """The cursors of one run of a query."""
 
     def __init__(self) -> None:
-        self._let_go: SourceOffset | None = None
+        self._acknowledged: SourceOffset | None = None
         self._sink_moves_cursors = False
 
-    def let_go(
+    def acknowledge_up_to(
         self,
         session: Session,
         finished: SourceOffset,
@@ -34,7 +34,7 @@ class Finished:
         `of_this_run`: this run planned it, so since then only a sink can have moved the cursors."""
         progress = finished.progress()
         moved = {name: span for name, span in progress.items() if name.topic in there}
-        if self._sink_moves_cursors or not moved or finished == self._let_go:
+        if self._sink_moves_cursors or not moved or finished == self._acknowledged:
             return
         if of_this_run and not finished.follows:
             name, span = next(iter(moved.items()))
@@ -42,7 +42,7 @@ class Finished:
             session.release(name)
         if not self._sink_moves_cursors:
             places = {name.topic: span.to for name, span in moved.items()}
-            survey_of(session).let_go(places, finished.subscription)
+            survey_of(session).acknowledge_up_to(places, finished.subscription)
             if not finished.follows:
                 each_of(list(moved), session.release)  # The sink's consumer is enough.
-        self._let_go = finished
+        self._acknowledged = finished

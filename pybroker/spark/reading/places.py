@@ -107,7 +107,7 @@ class Start:
         cursors = survey.cursors(topics, subscription, InitialPosition.Earliest)
         places = each_of(topics, lambda topic: self.place(session, topic).position)
         wanted = dict(zip(topics, places, strict=True))
-        survey.let_go(wanted, subscription)
+        survey.acknowledge_up_to(wanted, subscription)
         return {topic: max(cursor, wanted[topic]) for topic, cursor in cursors.items()}
 
 

@@ -134,7 +134,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             following = self._following(session, before, limits)
             if told is not None:
                 of_this_run = self._has_planned and told == self._known
-                self._finished.let_go(session, before, following.spans, of_this_run)
+                self._finished.acknowledge_up_to(session, before, following.spans, of_this_run)
             return following
 
         self._idleness.wait()
@@ -201,7 +201,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called when Spark has finished everything up to `end` and recorded that."""
         offset = SourceOffset.from_json(end)
         there = offset.spans if self._known is None else self._known["spans"]
-        self._asking(lambda session: self._finished.let_go(session, offset, there))
+        self._asking(lambda session: self._finished.acknowledge_up_to(session, offset, there))
 
     def stop(self) -> None:
         if self._session is not None:

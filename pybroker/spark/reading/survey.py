@@ -46,7 +46,7 @@ class Survey(Protocol):
         """The topics that may have individual acknowledgements after the cursor."""
         ...
 
-    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
+    def acknowledge_up_to(self, places: Mapping[str, Position], subscription: str) -> None:
         """Moves the subscription's cursors without a transaction, forward only."""
         ...
 
@@ -105,11 +105,11 @@ class OneByOne:
     def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
         return list(cursors)
 
-    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
-        def let_go(topic: str) -> None:
-            self._session.let_go(CursorName(topic, subscription), places[topic])
+    def acknowledge_up_to(self, places: Mapping[str, Position], subscription: str) -> None:
+        def acknowledge_up_to(topic: str) -> None:
+            self._session.acknowledge_up_to(CursorName(topic, subscription), places[topic])
 
-        each_of(list(places), let_go)
+        each_of(list(places), acknowledge_up_to)
 
     def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
         topics = list(after)
@@ -182,7 +182,7 @@ class AllAtOnce:
         found = [each.topic for each in _there(states) if each.entries_behind > each.backlog]
         return [*found, *self._one_by_one.holed(_of(cursors, states), subscription)]
 
-    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
+    def acknowledge_up_to(self, places: Mapping[str, Position], subscription: str) -> None:
         questions = [
             TopicQuestion(topic, acknowledge=place)
             for topic, place in places.items()
@@ -190,7 +190,7 @@ class AllAtOnce:
         ]
         states = self._client.ask_topics(questions, subscription, InitialPosition.Earliest)
         _there(states)
-        self._one_by_one.let_go(_of(places, states), subscription)
+        self._one_by_one.acknowledge_up_to(_of(places, states), subscription)
 
     def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
         questions = [TopicQuestion(topic, after=place) for topic, place in after.items()]

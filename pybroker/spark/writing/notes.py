@@ -94,7 +94,7 @@ class NoteBook(NamedTuple):
                 break
             done = position
         if done is not None:
-            session.let_go(name, done)
+            session.acknowledge_up_to(name, done)
 
     def _is_needed_by_others(self, data: bytes) -> bool:
         """Notes of earlier versions have no end; nothing has ever kept them."""

@@ -347,4 +347,4 @@ class TopicTransactions:
             await self._aside.stop()
         await self._log.stop()
         if self._aside is not None:
-            self._aside.let_go()
+            self._aside.break_cycle()

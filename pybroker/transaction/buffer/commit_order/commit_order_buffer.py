@@ -482,11 +482,11 @@ class CommitOrderBuffer:
 
     async def close(self) -> None:
         """Call it after `stop` and after closing the log-order part, which needs the side log."""
-        self.let_go()
+        self.break_cycle()
         if self._side is not None:
             await self._side.ledger.close()
 
-    def let_go(self) -> None:
+    def break_cycle(self) -> None:
         """Drop the log-order part's reference to this buffer: it is part of a reference cycle."""
         if self._log is not None:
             self._log.written_first = None

@@ -15,7 +15,7 @@ from pybroker.transaction.coordinator.sessions.transactional_ids import SessionR
 class Letting(Protocol):
     """Gives up the sessions of this broker when it cannot know whether they are fenced."""
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Forget the sessions and close their producers; the clients reconnect."""
         ...
 
