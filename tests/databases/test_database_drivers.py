@@ -25,7 +25,7 @@ from sqlalchemy.orm import (
 
 from pybroker.client import Client, InitialPosition, InvalidConfiguration
 from pybroker.client.aio import Client as AioClient
-from pybroker.client.database import aio, recover, transaction
+from pybroker.client.database import Recovered, aio, connections, recover, transaction
 
 SOON_MS = 30_000
 POSTGRESQL = pytest.mark.postgresql
@@ -91,11 +91,28 @@ def test_psycopg_with_autocommit_is_refused(client: Client, conninfo: str) -> No
 
 
 @POSTGRESQL
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("of", ["psycopg", "sqlalchemy"])
 def test_recovery_waits_a_while_for_who_is_just_committing(
-    client: Client, topic: str, conninfo: str
+    client: Client,
+    topic: str,
+    conninfo: str,
+    of: str,
+    autocommit: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It holds its row: PostgreSQL alone would wait for ever."""
-    with psycopg.connect(conninfo) as connection, psycopg.connect(conninfo) as other:
+    monkeypatch.setattr(connections, "_LIMIT_WAITS", "SET LOCAL lock_timeout = '200ms'")
+    level = "AUTOCOMMIT" if autocommit else "READ COMMITTED"
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), isolation_level=level
+    )
+    with (
+        psycopg.connect(conninfo) as connection,
+        psycopg.connect(conninfo, autocommit=autocommit) as plain,
+        engine.connect() as of_engine,
+    ):
+        other: Any = plain if of == "psycopg" else of_engine
         recover(client, connection)
         commit = connection.commit
 
@@ -108,6 +125,7 @@ def test_recovery_waits_a_while_for_who_is_just_committing(
         with transaction(client, connection) as txn:
             producer.send(b"1", txn=txn)
             connection.commit = recover_meanwhile  # type: ignore[method-assign]
+        assert recover(client, other) == Recovered()
     assert messages(client, topic, 1) == [b"1"]
 
 

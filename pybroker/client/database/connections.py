@@ -21,6 +21,7 @@ _POSTGRESQL: Final = frozenset(("psycopg", "psycopg2", "psycopg2cffi", "pg8000")
 _LOST: Final = 4  # psycopg's transaction status of a connection that is lost or closed
 _MOST_WAIT_S: Final = 5
 _LIMIT_WAITS: Final = f"SET LOCAL lock_timeout = '{_MOST_WAIT_S}s'"
+_BEGIN: Final = "BEGIN"  # where each statement would be a transaction, LOCAL means nothing
 _IN_A_BLOCK: Final = ("_num_transactions", "in_atomic_block")  # psycopg's, Django's
 _AUTOCOMMIT: Final = (
     "This connection commits each statement by itself (autocommit), so its rows would not be of "
@@ -208,6 +209,8 @@ class _Pep249:
 
     async def limit_waits(self) -> None:
         if self._driver in _POSTGRESQL:
+            if self._driver == "psycopg" and self._commits_each_statement():
+                await self.change(_BEGIN)
             await self.change(_LIMIT_WAITS)
         elif hasattr(self._given, "limit_waits"):  # JDBC's, of pybroker.spark
             self._given.limit_waits(_MOST_WAIT_S)
@@ -258,6 +261,11 @@ class _SqlAlchemy:
     def require_transactions(self) -> None:
         if self._outer() is not None:
             raise InvalidConfiguration(_JOINED)
+        if self._commits_each_statement():
+            how = "use an engine with another isolation_level"
+            raise InvalidConfiguration(_AUTOCOMMIT.format(how=how))
+
+    def _commits_each_statement(self) -> bool:
         engine, given = self._engine(), getattr(self._given, "sync_connection", self._given)
         own: Any = given.get_execution_options() if hasattr(given, "get_execution_options") else {}
         levels = (
@@ -265,9 +273,7 @@ class _SqlAlchemy:
             engine.get_execution_options().get("isolation_level"),
             getattr(engine.dialect, "_on_connect_isolation_level", None),
         )
-        if next(filter(None, levels), None) == "AUTOCOMMIT":
-            how = "use an engine with another isolation_level"
-            raise InvalidConfiguration(_AUTOCOMMIT.format(how=how))
+        return next(filter(None, levels), None) == "AUTOCOMMIT"
 
     def pending(self) -> bool | None:
         return bool(self._given.in_transaction()) or self._outer() is not None
@@ -313,6 +319,8 @@ class _SqlAlchemy:
 
     async def limit_waits(self) -> None:
         if self._engine().dialect.name == "postgresql":
+            if self._engine().dialect.driver == "psycopg" and self._commits_each_statement():
+                await self.change(_BEGIN)
             await self.change(_LIMIT_WAITS)
 
     async def commit(self) -> None:
