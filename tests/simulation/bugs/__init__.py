@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from bugs import (
     applying,
+    beginning,
     believing,
     committing,
     compacting,
@@ -39,6 +40,7 @@ from bugs import (
 Bug = Callable[[], AbstractContextManager[None]]
 AREAS = (
     applying,
+    beginning,
     believing,
     committing,
     compacting,

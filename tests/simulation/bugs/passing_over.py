@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -130,6 +131,45 @@ def lives_forgotten_by_an_unload() -> Iterator[None]:
 
 
 @contextmanager
+def processes_not_told_apart() -> Iterator[None]:
+    """A new process continues the life of a dead one whose consumer had the same name, or none."""
+
+    def continued(self: Lives, name: str, consumer_id: int, _: int) -> Life | None:
+        namesakes = self._by_name.get((name, consumer_id), ())
+        return next((life for life in namesakes if not life.consumers), None)
+
+    with patch.object(Lives, "_continued", continued):
+        yield
+
+
+@contextmanager
+def own_commits_are_rivals() -> Iterator[None]:
+    """A client's own committed transactions stand in the way of its next one."""
+    right = Lives.commits
+
+    def commits(self: Lives, record: records.AckRecord, *of: Any) -> None:
+        for life in self:
+            if life.holds == record.txn_id:
+                life.taint(record.txn_id, (self._first(), 0))
+        right(self, record, *of)
+
+    with patch.object(Lives, "commits", commits):
+        yield
+
+
+@contextmanager
+def epochs_forgotten_by_an_unload() -> Iterator[None]:
+    """After an unload, nobody has dropped what it was given before."""
+    right = Lives.restore
+
+    def restore(self: Lives, found: Any, *where: Any) -> None:
+        right(self, [replace(record, epoch=None) for record in found], *where)
+
+    with patch.object(Lives, "restore", restore):
+        yield
+
+
+@contextmanager
 def the_whole_is_the_latest() -> Iterator[None]:
     """An acknowledgement of a batch that came twice counts for the last delivery."""
     with (
@@ -170,10 +210,13 @@ BUGS = {
     "batches-that-come-twice-taken-whole": the_whole_is_the_latest,
     "clients-drop-nothing": clients_drop_nothing,
     "cumulative-ones-kept-from-successors": cumulative_ones_kept_from_successors,
+    "epochs-forgotten-by-an-unload": epochs_forgotten_by_an_unload,
     "given-back-forgotten-by-an-unload": given_back_forgotten_by_an_unload,
     "lives-forgotten-by-an-unload": lives_forgotten_by_an_unload,
     "late-ones-covered-before-they-came": late_ones_covered_before_they_came,
+    "own-commits-are-rivals": own_commits_are_rivals,
     "plain-ones-cover-what-is-held": plain_ones_cover_what_is_held,
+    "processes-not-told-apart": processes_not_told_apart,
     "spared-forgotten-by-the-log": spared_forgotten_by_the_log,
     "unclear-ones-spared": unclear_ones_spared,
     "transactions-cover-what-others-hold": transactions_cover_what_others_hold,

@@ -95,6 +95,7 @@ class Part:
 
     hand: Hand
     copies: list[Copy]  # which its application consumes
+    end: Copy  # the one that a cumulative acknowledgement names
     ack: Ack
     request_id: int
     answered: bool = False
@@ -362,10 +363,13 @@ class Worker(Transacting):
         self.history.counts["acknowledged by the living"] += 1
         self.note(f"{record.name} up to {end or 'these'}: {[copy.value for copy in copies]}")
         hand.held = [copy for copy in hand.held if copy not in copies]
-        return Part(hand, copies, ack, request_id)
+        return Part(hand, copies, named[0], ack, request_id)
 
     async def _answered(self, part: Part) -> None:
         """Raises Conflict, Gone, and the client's errors."""
+        if self.manners.own_client and part.ack.end is not None:
+            # It is called only now, and more may have been received meanwhile.
+            part.ack.unclear |= part.hand.unclear(part.end)
         try:
             await part.hand.consumer.answer_to(part.request_id)
         except Conflict as error:

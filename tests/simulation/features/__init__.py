@@ -8,6 +8,7 @@ from typing import Final
 
 from features import (
     backups,
+    beginning,
     committing,
     compacting,
     copying,
@@ -49,6 +50,7 @@ ALL: Final[dict[str, type[Feature]]] = {
     feature.name: feature
     for module in (
         backups,
+        beginning,
         committing,
         compacting,
         copying,
@@ -88,13 +90,8 @@ ALL: Final[dict[str, type[Feature]]] = {
 }
 
 
-# The broker does not keep all of their promises yet. Empty this table once it does.
-NOT_DRAWN: Final = frozenset(("lives",))
-
-
 def draw(rng: random.Random) -> tuple[str, ...]:
-    names = [name for name in ALL if name not in NOT_DRAWN]
-    count = min(len(names), rng.choice((0, 1, 1, 2, 2, 3, 4, 5)))
-    drawn = sorted(rng.sample(names, count))
+    count = min(len(ALL), rng.choice((0, 1, 1, 2, 2, 3, 4, 5)))
+    drawn = sorted(rng.sample(list(ALL), count))
     alone = [name for name in drawn if not ALL[name].meets_others]
     return tuple(alone[:1] or drawn)
