@@ -42,7 +42,15 @@ def compaction_reads_past_max_read_position() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def deletions_gone_before_readers_came() -> Iterator[None]:
+    """Compaction drops deletions of keys that durable readers have not passed."""
+    with patch.object(Compaction, "_passed", lambda _: iter(())):
+        yield
+
+
 BUGS = {
     "compaction-reads-past-max-read-position": compaction_reads_past_max_read_position,
+    "deletions-gone-before-readers-came": deletions_gone_before_readers_came,
     "tombstone-takes-a-live-key": tombstone_takes_a_live_key,
 }

@@ -2,7 +2,7 @@
 transactions. Meanwhile readers read it compacted, and the broker crashes in the middle.
 
 A compacted message is in the log. For each key its last message is there, or nothing if that
-message deletes the key.
+message deletes the key. A table that a slow durable consumer keeps ends with the same.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
 from pybroker.base.names import TopicName
+from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
 
@@ -89,6 +90,35 @@ class CompactedReader(Process):
             await self.pause(1.0)
 
 
+class Table(Process):
+    """Keeps the last message of each key, over all of its lives; mostly it is behind."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows: dict[str, Keyed] = {}
+
+    async def work(self, client: Any) -> None:
+        while not self.stopping:
+            await self.follow(client, self.rng.choice((1, 5, 20)))
+            await self.pause(5.0)
+
+    async def follow(self, client: Any, most: int) -> None:
+        consumer = await client.subscribe(
+            TOPIC, "table", initial_position=aio.InitialPosition.Earliest, is_read_compacted=True
+        )
+        for _ in range(most):
+            try:
+                message = await consumer.receive(timeout_millis=1000)
+            except Timeout:
+                break
+            keyed = keyed_of(message)
+            self.rows[keyed.key] = keyed
+            if not keyed.data:
+                del self.rows[keyed.key]
+            await consumer.acknowledge(message)
+        await consumer.close()
+
+
 class Compacting(Feature):
     name = "compacting"
 
@@ -105,7 +135,10 @@ class Compacting(Feature):
             )
             self.simulation.producers.append(producer)
         self.reader = CompactedReader(self.world, self.history, "compacted-reader")
-        self.simulation.others.append(self.reader)
+        self.table = Table(self.world, self.history, "table")
+        self.simulation.others += [self.reader, self.table]
+        if self.rng.random() < 0.7:  # otherwise they are kept for longer than the seed lasts
+            self.world.after(0.1, self._keep_no_deletions)
         for _ in range(self.rng.randint(2, 8)):
             self.world.after(self.some_time(), self._compact)
 
@@ -118,6 +151,12 @@ class Compacting(Feature):
         if self.rng.random() < 0.3:
             self.count("crashes in a compaction")
             self.broker.crash(half_way(self.rng))
+
+    def _keep_no_deletions(self) -> None:
+        if self.broker.serving:
+            name, policies = TopicName.parse(TOPIC), self.broker.topics.policies
+            setting = policies.set_for_topic(name, COMPACTION_DELETE_RETENTION, 0)
+            self.broker.begin(setting, "no retention of deletions")
 
     async def _start(self) -> None:
         topic: Any = await self.broker.topics.get(TopicName.parse(TOPIC))
@@ -149,7 +188,14 @@ class Compacting(Feature):
         for turn in [*self.reader.turns, compacted]:
             if turn != sorted(turn, key=lambda each: each.message_id):
                 found.append(f"ORDER: read compacted were {turn}")
-        return found + _wrongly_compacted(whole, compacted)
+        self.simulation.on_a_fresh_node(self._complete_the_table())
+        found += _wrongly_compacted(whole, list(self.table.rows.values()), "the table has")
+        return found + _wrongly_compacted(whole, compacted, "read compacted is")
+
+    async def _complete_the_table(self) -> None:
+        client = self.simulation.auditor()
+        await self.table.follow(client, 10_000)
+        await client.close()
 
     async def _read(self, compacted: bool) -> list[Keyed]:
         client = self.simulation.auditor()
@@ -163,17 +209,15 @@ class Compacting(Feature):
         return found
 
 
-def _wrongly_compacted(whole: list[Keyed], compacted: list[Keyed]) -> list[str]:
+def _wrongly_compacted(whole: list[Keyed], compacted: list[Keyed], there: str) -> list[str]:
     last = {keyed.key: keyed for keyed in whole}
     left = {keyed.key: keyed for keyed in compacted}
     found = []
     for key, keyed in last.items():
         if keyed.data and left.get(key) != keyed:
-            found.append(
-                f"COMPACTED AWAY: {keyed} is the last of its key; there is {left.get(key)}"
-            )
+            found.append(f"COMPACTED AWAY: {keyed} is the last of its key; {there} {left.get(key)}")
         elif not keyed.data and left.get(key, keyed) != keyed:
-            found.append(f"NOT DELETED: {left[key]} is read compacted, and {keyed} is in the log")
+            found.append(f"NOT DELETED: {there} {left[key]}, and {keyed} is in the log")
     return found
 
 
