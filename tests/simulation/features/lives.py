@@ -18,7 +18,8 @@ from types import SimpleNamespace
 from typing import Final
 
 from checks.history import Logs, Read
-from clients.living import Driver, Group, Job, Manners, Worker
+from clients.jobs import Driver, Job
+from clients.living import Group, Manners, Worker
 from clients.plain import PlainProducer
 from sim_scenario import Scenario
 
