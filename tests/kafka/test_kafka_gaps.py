@@ -7,6 +7,8 @@ import pytest
 from kafka_produce import LIST_OFFSETS, batch, create, fetched, produce, sequenced
 from raw_kafka import RawKafka
 
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.trim import Retention
 from pybroker.broker.persistent.entry_metadata import OFFSETS, EntryStamps
 from pybroker.broker.persistent.topic import Topic
 from pybroker.client import Client
@@ -35,15 +37,19 @@ def raw(running: RunningBroker) -> Iterator[RawKafka]:
         yield connected
 
 
+def ledger_of(found: Any) -> ManagedLedger:
+    (ledger,) = (each.ledger for each in found.topics.loaded() if TOPIC in str(each.name))
+    assert isinstance(ledger, ManagedLedger)
+    return ledger
+
+
 def leave_a_gap(running: RunningBroker, count: int) -> None:
     """As writes of `count` messages do that fail after their entries got their offsets."""
 
     async def skip(found: Any) -> None:
-        for topic in found.topics.loaded():
-            if TOPIC in str(topic.name):
-                stamps = topic.ledger.interceptor
-                assert isinstance(stamps, EntryStamps) and stamps.index is not None
-                stamps.index += count
+        stamps = ledger_of(found).interceptor
+        assert isinstance(stamps, EntryStamps) and stamps.index is not None
+        stamps.index += count
 
     running.call(skip)
 
@@ -67,6 +73,47 @@ def test_a_consumer_that_waits_at_the_beginning_reads_over_writes_that_failed(
     assert found["error_code"] == ErrorCode.NONE, "its offset was never deleted"
     assert header_of(found["records"]).base_offset == 3
     assert (found["log_start_offset"], earliest(raw)) == (0, 0)
+
+
+def begin_a_ledger(running: RunningBroker) -> None:
+    running.call(lambda found: ledger_of(found).roll_over())
+
+
+def delete_what_nobody_needs(running: RunningBroker) -> None:
+    running.call(lambda found: ledger_of(found).trim(Retention()))
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_log_begins_where_it_began_until_its_first_messages_are_deleted(
+    running: RunningBroker, restarts: int
+) -> None:
+    """It began behind writes that had failed, once its first ledger was full (seed 150002169)."""
+
+    def start() -> int:
+        with RawKafka(running.kafka_bootstrap) as raw:
+            found = fetched(raw, TOPIC, 0)
+            assert found["error_code"] == ErrorCode.NONE
+            assert found["log_start_offset"] == earliest(raw)
+            return int(found["log_start_offset"])
+
+    with RawKafka(running.kafka_bootstrap) as raw:
+        create(raw, TOPIC)
+    assert start() == 0
+    for _ in range(restarts):
+        running.restart()
+        assert start() == 0
+    leave_a_gap(running, 3)
+    for first in (3, 4):
+        with RawKafka(running.kafka_bootstrap) as raw:
+            assert produce(raw, TOPIC, batch(b"a")) == (0, first)
+        begin_a_ledger(running)
+        assert start() == 0
+    running.restart()
+    assert start() == 0
+    delete_what_nobody_needs(running)
+    with RawKafka(running.kafka_bootstrap) as raw:
+        assert fetched(raw, TOPIC, 0)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert earliest(raw) == 5
 
 
 def test_a_producer_does_not_begin_behind_a_batch_that_it_has_to_send_again(

@@ -3,7 +3,7 @@
 An entry is stored after `[0x0e02 u16][size u32][BrokerEntryMetadata]`. Clients that support this
 metadata and may see it receive the entry with it, others without it. A topic that has ever stored
 such entries records that in its ledger's properties. Indexes count messages and are never reused:
-the last entry has the last index, and when entries are deleted, the write that removes them from
+the last entry has the last index, and when entries are deleted or a new ledger begins, the write of
 the list of ledgers also records the last index. A failed write leaves a gap. A topic that Kafka's
 clients use always has indexes: they are the offsets, from the point in the log where those clients
 came. Its entries may be RecordBatches, which readers of Pulsar's get as messages.

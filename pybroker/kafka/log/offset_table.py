@@ -6,7 +6,9 @@ will have; a property of the managed ledger says where each of their ledgers beg
     kafka-offsets = {"base": 1000, "ledgers": {"7": 0, "12": 640}}
 
 Entries without an index, and those of the ledgers named there whose index is below `base`, are old:
-their offsets follow from the message counts in front of them. All others have their index.
+their offsets follow from the message counts in front of them. All others have their index. Without
+older entries the current ledger is named: as long as it is the first one, or was empty, nothing was
+deleted.
 """
 
 import json
@@ -40,8 +42,8 @@ _MOST_TURNS: Final = 2000  # that a new ledger is waited for
 
 @dataclass(frozen=True, slots=True)
 class OffsetTable:
-    """`base`: the first offset that an index says. `ledgers`: the first offset of each ledger that
-    was there before.
+    """`base`: the first offset that an index says. `ledgers`: the first offset of each ledger with
+    older entries, or of the current one; at least one.
     """
 
     base: int
@@ -130,7 +132,7 @@ async def _begin(
         first = max(first, before.index + 1)
     wants_time = TIMESTAMP in topic.config.broker_entry_metadata_interceptors
     ledger.interceptor = EntryStamps(topic.clock if wants_time else None, first - 1, True)
-    table = OffsetTable(first, ledgers)
+    table = OffsetTable(first, ledgers or {ledger.ledgers()[-1].ledger_id: first})
     await ledger.update_properties({OFFSETS: table.encode(), STAMPED: str(first - 1)})
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from managed_ledger.empty_ledgers import has_all_after
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LedgerInfo
@@ -97,7 +98,7 @@ class Offsets:
         log.
         """
         if self._is_whole:
-            return min(self._table.ledgers.values(), default=self._table.base)
+            return min(self._table.ledgers.values())
         first = self._ledger.next_position(self._ledger.first_position.before)
         if not self._ledger.has_entry(first):
             return await self.end()
@@ -105,10 +106,9 @@ class Offsets:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether nothing was deleted since there are offsets. A deletion records the last one."""
-        there = {info.ledger_id for info in self._ledger.ledgers()}
-        last = int(self._ledger.properties[STAMPED])
-        return last == self._table.base - 1 and there >= self._table.ledgers.keys()
+        """Whether no message was deleted since there are offsets."""
+        oldest = Position(min(self._table.ledgers), -1)
+        return has_all_after(oldest, self._ledger.ledgers(), self._ledger.properties)
 
     async def end(self) -> int:
         """The offset after the last durable message."""
