@@ -165,18 +165,17 @@ class Client:
         self, topic: str, producer_name: str | None = None, **options: Any
     ) -> Producer:
         """`options` are the fields of ProducerOptions, as in the official client. A scalable topic
-        (topic://) is created if it is missing, and its keys always have Murmur3_32Hash.
+        (topic://) is created if it is missing, and its keys always have Murmur3_32Hash. With
+        follows_migration=True the producer goes on when an ordinary topic is made scalable.
         """
-        if topic.startswith(_SCALABLE):
+        chosen = ProducerOptions(producer_name, **options)
+        if topic.startswith(_SCALABLE) or chosen.follows_migration:
             from pybroker.client.scalable import creating  # few programs need it
 
-            chosen = ProducerOptions(producer_name, **options)
             return await creating.new_producer(self._cluster, topic, chosen)
         partitions = await self._partitions(topic)
         growing = [topic] if _are_parts(topic, partitions) else []
-        producer = PartitionsProducer(
-            self._cluster, topic, partitions, ProducerOptions(producer_name, **options), growing
-        )
+        producer = PartitionsProducer(self._cluster, topic, partitions, chosen, growing)
         await producer.open()
         return producer
 

@@ -145,6 +145,8 @@ class ProducerOptions:
     auto_update_partitions_interval_s: float = 60.0
     # The schema of the messages, which are still passed as bytes.
     schema: TopicSchema | None = None
+    # Goes on when the topic is made a scalable one. Keys have Murmur3_32Hash from the beginning.
+    follows_migration: bool = False
 
     @property
     def partitions_watched_every_s(self) -> float:

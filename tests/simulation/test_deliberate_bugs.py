@@ -139,10 +139,12 @@ CASES = {
     "what-comes-meanwhile-expires": Case("DROPPED", 0, ("perishing", "slow reads")),
     "unclear-ones-spared": Case("ACKNOWLEDGED TWICE", 0, ("lives",)),
     "what-others-consumed-consumed-again": Case("ACKNOWLEDGED TWICE", 7, ("succession",)),
+    "buckets-handed-over-too-early": Case("KEY ORDER", 0, ("sharing segments",)),
     "children-before-their-parents": Case("KEY ORDER", 0, ("splitting",)),
     "children-without-subscriptions": Case("LOSS", 0, ("splitting",)),
-    "commits-lost-with-sealed-parents": Case("LOSS", 0, ("splitting",)),
-    "parents-ended-before-the-record": Case("STUCK", 22, ("splitting",)),
+    "commits-lost-with-sealed-parents": Case("LOSS", 1, ("splitting",)),
+    "parents-ended-before-the-record": Case("STUCK", 124, ("splitting",)),
+    "pruned-before-their-ancestors": Case("KEY ORDER", 6, ("splitting",)),
     "two-layouts-of-one-epoch": Case("TWO LAYOUTS", 0, ("splitting",)),
 }
 

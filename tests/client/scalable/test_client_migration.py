@@ -10,8 +10,7 @@ import pytest
 from pybroker.base.names import any_topic
 from pybroker.broker.scalable.migration import Migration
 from pybroker.client import InitialPosition, Timeout, TopicTerminated, aio
-from pybroker.client.options import ProducerOptions
-from pybroker.client.scalable import Checkpoint, creating
+from pybroker.client.scalable import Checkpoint
 
 _numbers = count(1)
 KEYS = [f"key {number}" for number in range(7)]
@@ -31,10 +30,7 @@ class Shop:
     async def open(self) -> "Shop":
         name = any_topic(self.name)
         await self._ask(lambda running: running.topics.create_partitioned(name, 2))
-        # Programs name a topic:// to get such a producer; the Java SDK has it for any topic.
-        self.producer = await creating.new_producer(
-            self.client._cluster, self.name, ProducerOptions()
-        )
+        self.producer = await self.client.create_producer(self.name, follows_migration=True)
         return self
 
     async def publish(self, messages: int = 14, **options: Any) -> list[bytes]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.namespaces.tenants import scalable_key
 from pybroker.broker.persistent.topic import Topic
-from pybroker.broker.scalable import drains, record, segments
+from pybroker.broker.scalable import drains, pruning, record, segments
 from pybroker.broker.scalable.topics import ScalableTopics
 from pybroker.transaction.txn_status import TxnAction
 
@@ -73,10 +74,37 @@ def parents_ended_before_the_record() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def pruned_before_their_ancestors() -> Iterator[None]:
+    """A drained segment is deleted, whether or not what came before it is drained."""
+    right = pruning.unneeded
+
+    async def unneeded(topics: Any, factory: Any, name: Any, record: Any, now_ms: int) -> Any:
+        alone = {each.id: each._replace(parents=()) for each in record.segments.values()}
+        return await right(topics, factory, name, replace(record, segments=alone), now_ms)
+
+    with patch.object(pruning, "unneeded", unneeded):
+        yield
+
+
+@contextmanager
+def buckets_handed_over_too_early() -> Iterator[None]:
+    """A bucket's new consumer gets messages while the former one still has some."""
+    right = KeySharedDispatcher._is_draining
+
+    def is_draining(self: KeySharedDispatcher, *args: Any) -> bool:
+        return not self.policy.by_entry_buckets and right(self, *args)
+
+    with patch.object(KeySharedDispatcher, "_is_draining", is_draining):
+        yield
+
+
 BUGS = {
+    "buckets-handed-over-too-early": buckets_handed_over_too_early,
     "children-before-their-parents": children_before_their_parents,
     "children-without-subscriptions": children_without_subscriptions,
     "commits-lost-with-sealed-parents": commits_lost_with_sealed_parents,
     "parents-ended-before-the-record": parents_ended_before_the_record,
+    "pruned-before-their-ancestors": pruned_before_their_ancestors,
     "two-layouts-of-one-epoch": two_layouts_of_one_epoch,
 }

@@ -1,11 +1,14 @@
-"""A scalable topic whose segments are split and merged while writers write to it, alone and in
-transactions, and while the broker crashes in the middle.
+"""A scalable topic whose segments are split, merged, rebucketed and pruned while writers write to
+it, alone and in transactions, and while the broker crashes in the middle. Sometimes it is an
+ordinary topic at first, which is made scalable.
 
-A subscription that nobody uses meanwhile loses nothing. A stream reader, which gets segments as the
-drain rule allows, has the messages of a key in order. One epoch is one layout.
+A subscription that nobody uses meanwhile loses nothing; without one, drained segments are pruned. A
+stream reader, which gets segments as the drain rule allows, has the messages of a key in order, and
+misses none. One epoch is one layout.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final
 
 from checks.history import Logs, Outcome, Sent
@@ -19,21 +22,29 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import PulsarError, TopicNotFound
 from pybroker.base.names import any_topic
 from pybroker.broker.namespaces.tenants import Conflict
+from pybroker.broker.policies.table import RETENTION
 from pybroker.broker.scalable import drains
-from pybroker.broker.scalable.layout import Layout, scalable_layout
+from pybroker.broker.scalable.layout import Layout, layout_of, scalable_layout
+from pybroker.broker.scalable.migration import Migration
 from pybroker.broker.topics import Topics
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
+from pybroker.simulation.world import SimulatedClock
 
-NAME: Final = any_topic("topic://public/default/split")
+NAMESPACE: Final = "public/elastic"  # nothing is retained there
+NAME: Final = any_topic(f"topic://{NAMESPACE}/split")
+ORDINARY: Final = any_topic(f"persistent://{NAMESPACE}/split")
 AWAY, STREAM = "away", "stream"
 KEYS: Final = 4
 CRASH_CHANCE: Final = 0.4
 MOST_ACTIVE: Final = 5
+QUIET_ROUNDS: Final = 30
 SILENCE_MS: Final = 20_000  # after it, a segment has nothing more to give
 
 
 async def look_up(topics: Topics) -> Layout:
+    if not topics.tenants.has_scalable_topic(NAME):
+        return layout_of(ORDINARY, topics.tenants.partitions(ORDINARY), 0)
     return scalable_layout(NAME, await topics.scalable.settled(NAME), 0)
 
 
@@ -49,7 +60,7 @@ class Layouts:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
-        self._by_epoch: dict[int, frozenset[Any]] = {}
+        self._by_epoch: dict[tuple[Any, int], frozenset[Any]] = {}
         self.violations: list[str] = []
 
     async def now(self) -> Layout:
@@ -57,7 +68,7 @@ class Layouts:
 
     def seen(self, layout: Layout) -> Layout:
         said = frozenset((each.topic, each.sealed) for each in layout.segments)
-        if self._by_epoch.setdefault(layout.epoch, said) != said:
+        if self._by_epoch.setdefault((layout.name, layout.epoch), said) != said:
             self.violations.append(f"TWO LAYOUTS: of epoch {layout.epoch}")
         return layout
 
@@ -124,7 +135,7 @@ class Writer(Transacting):
 
 
 class Splitter(Process):
-    """Splits and merges, sometimes while the broker crashes."""
+    """Changes segments, sometimes several times at once, sometimes while the broker crashes."""
 
     def __init__(self, *args: Any, broker: BrokerProcess, layouts: Layouts, count: int) -> None:
         super().__init__(*args)
@@ -134,28 +145,52 @@ class Splitter(Process):
 
     async def work(self, client: Any) -> None:
         while self.left > 0:
-            await self.pause(3.0)
+            if self.rng.random() < 0.7:
+                await self.pause(3.0)
             crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE else None
             try:
                 await self._change(await self.layouts.now(), crash)
+                if self.rng.random() < 0.4:
+                    await self._prune()
             except (Unanswered, PulsarError, ManagedLedgerError, Conflict) as why:
                 self.note(f"was not answered: {why}")
             self.left -= 1
 
+    async def _prune(self) -> None:
+        crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE / 2 else None
+        gone = await ask(
+            self.broker, lambda topics: topics.scalable.pruner.prune_unneeded(NAME), crash
+        )
+        self.history.counts["segments pruned"] += len(gone)
+
+    async def _migrate(self, topics: Topics) -> None:
+        assert self.broker.broker is not None
+        metadata, clock = self.broker.broker.metadata, SimulatedClock(self.world)
+        await Migration(topics, topics.scalable, metadata, clock).migrate(NAME, force=True)
+        self.history.counts["topics migrated"] += 1
+
     async def _change(self, layout: Layout, crash: Any) -> None:
+        if layout.name == ORDINARY:
+            self.note("migrates")
+            await ask(self.broker, self._migrate, crash)
+            return
         active = sorted(each for each in layout.segments if not each.sealed)
         active.sort(key=lambda each: each.hash_start)
         at = self.rng.randrange(len(active))
         splits = at + 1 == len(active) or (len(active) < MOST_ACTIVE and self.rng.random() < 0.6)
         one, other = active[at].id, active[min(at + 1, len(active) - 1)].id
+        buckets = self.rng.choice((1, 2, 4, 8)) if self.rng.random() < 0.2 else None
 
         async def change(topics: Topics) -> None:
-            if splits:
+            if buckets is not None:
+                await topics.scalable.rebucket(NAME, one, buckets)
+            elif splits:
                 await topics.scalable.split(NAME, one)
             else:
                 await topics.scalable.merge(NAME, one, other)
 
-        self.note(f"splits {one}" if splits else f"merges {one} and {other}")
+        what = f"splits {one}" if splits else f"merges {one} and {other}"
+        self.note(what if buckets is None else f"rebuckets {one}")
         await ask(self.broker, change, crash)
         self.history.counts["segments changed"] += 1
 
@@ -169,6 +204,7 @@ class StreamReader(Process):
         self.layouts = layouts
         self.read: dict[str, None] = {}  # values, in the order of their first receipt
         self._drained: set[int] = set()
+        self._left: set[int] = set()
         self.quiet = 0  # rounds without a message
 
     async def work(self, client: Any) -> None:
@@ -189,25 +225,30 @@ class StreamReader(Process):
 
     async def _round(self, client: Any, consumers: dict[int, Any], layout: Layout) -> None:
         before = len(self.read)
-        segments = drains.assignable(layout, self._drained)
+        assignable = drains.assignable(layout, self._drained)
+        segments = [each for each in assignable if each.id not in self._left]
         self.rng.shuffle(segments)
         for each in segments:
             if each.id not in consumers:
                 consumers[each.id] = await client.subscribe(
                     each.topic, STREAM, initial_position=InitialPosition.Earliest
                 )
-            await self._take(consumers[each.id])
+            if not await self._take(consumers[each.id]) and each.id in self._drained:
+                await consumers.pop(each.id).close()
+                self._left.add(each.id)  # it can be pruned
         self.quiet = 0 if len(self.read) > before else self.quiet + 1
         await self.pause(self.rng.choice((0.1, 0.1, 4.0)))
 
-    async def _take(self, consumer: Any) -> None:
-        for _ in range(self.rng.choice((1, 3, 20))):
+    async def _take(self, consumer: Any) -> bool:
+        """Whether it had something."""
+        for taken in range(self.rng.choice((1, 3, 20))):
             try:
                 message = await consumer.receive(timeout_millis=100)
             except Timeout:
-                return
+                return taken > 0
             self.read.setdefault(value_of(message))
             await consumer.acknowledge(message)
+        return True
 
 
 async def _take_all(client: Any, segment: str, found: set[str]) -> None:
@@ -249,21 +290,50 @@ class Splitting(Feature):
         self.simulation.others.append(self.reader)
 
     async def _begin_topic(self) -> None:
-        await ask(self.broker, lambda topics: topics.scalable.create(NAME))
+        partitions = self.rng.choice((None, None, 0, 2))  # None: it is scalable from the beginning
+        self.some_is_away = self.rng.random() < 0.5
+        await ask(self.broker, lambda topics: self._create(topics, partitions))
         client = self.simulation.auditor()
-        layout = await self.layouts.now()
-        for subscription in (AWAY, STREAM):
-            consumer = await client.subscribe(
-                layout.segments[0].topic, subscription, initial_position=InitialPosition.Earliest
-            )
-            await consumer.close()
+        for each in (await self.layouts.now()).segments:
+            for subscription in (AWAY, STREAM) if self.some_is_away else (STREAM,):
+                consumer = await client.subscribe(
+                    each.topic, subscription, initial_position=InitialPosition.Earliest
+                )
+                await consumer.close()
         await client.close()
 
+    async def _create(self, topics: Topics, partitions: int | None) -> None:
+        await topics.tenants.create_namespace(NAMESPACE, {})
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        await topics.policies.set_for_namespace(NAMESPACE, RETENTION, nothing)
+        if partitions is None:
+            await topics.scalable.create(NAME)
+        elif partitions:
+            await topics.create_partitioned(ORDINARY, partitions)
+        else:
+            await topics.get(ORDINARY, create=True)
+
+    def rest(self) -> None:
+        self.reader.quiet = 0  # until now it may have waited for a transaction
+        self.simulation.wait(self._is_read, "the stream reader")
+
+    def _is_read(self) -> bool:
+        """Or nothing comes any more: the account tells what is missing."""
+        is_all = all(value in self.reader.read for value in self._certain())
+        return is_all or self.reader.quiet > QUIET_ROUNDS
+
     def account(self, logs: Logs) -> list[str]:
-        there = self.simulation.on_a_fresh_node(self._what_is_there())
+        there: Collection[str] = self.reader.read
+        if self.some_is_away:
+            there = self.simulation.on_a_fresh_node(self._what_is_there())
         return [
             *self.layouts.violations,
             *(f"LOSS: {value} is not in {NAME}" for value in self._certain() if value not in there),
+            *(
+                f"LOSS: the stream reader missed {value}"
+                for value in self._certain()
+                if value not in self.reader.read
+            ),
             *self._out_of_order(),
         ]
 
