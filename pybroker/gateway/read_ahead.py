@@ -59,10 +59,10 @@ class Ahead:
             valve.hold()
 
     def remove(self, valve: Valve) -> None:
-        of_machine = self._valves[valve.machine]
+        of_machine = self._valves.get(valve.machine, {})
         of_machine.pop(valve, None)
         if not of_machine:
-            del self._valves[valve.machine]
+            self._valves.pop(valve.machine, None)
 
     def account(self, queue: "ReadAhead", held_bytes: int) -> None:
         excess = held_bytes if held_bytes > AHEAD_BYTES else 0

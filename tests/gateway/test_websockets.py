@@ -194,10 +194,14 @@ def test_a_message_that_is_given_back_comes_again_and_then_goes_to_the_dead_lett
         assert found.properties()["REAL_TOPIC"].endswith(topic)
 
 
-def test_unsubscribing_deletes_the_subscription(broker: RunningBroker, topic: str) -> None:
-    with connected(broker, f"v2/consumer/{IN}/{topic}/gone") as ws:
+@pytest.mark.parametrize("options", ["", "?pullMode=true"])
+def test_unsubscribing_deletes_the_subscription(
+    broker: RunningBroker, topic: str, options: str
+) -> None:
+    with connected(broker, f"v2/consumer/{IN}/{topic}/gone{options}") as ws:
         say(ws, type="unsubscribe")
-        assert ws.recv() == ""
+        _, frame = ws.recv_data()
+        assert (int.from_bytes(frame[:2], "big"), frame[2:]) == (1000, b"unsubscribed")
     listed = httpx.get(f"{broker.admin_url}/admin/v2/{IN}/{topic}/subscriptions")
     assert listed.json() == []
 

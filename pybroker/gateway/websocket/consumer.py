@@ -6,12 +6,12 @@ gives back, makes room for another. In pull mode the peer grants permits instead
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.client.consuming.consumer import Consumer
-from pybroker.client.errors import InvalidConfiguration
+from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.producing.producer import Producer
 from pybroker.gateway.clients import VisitorClient
@@ -76,6 +76,7 @@ class ConsumerEndpoint(Endpoint):
         self._parameters = parameters
         self._outstanding = Outstanding()
         self._permits = 0
+        self._unsubscribes = False
         self._changed = asyncio.Event()
         self._transactions = Transactions(client)
         self._subscription: Subscription | None = None
@@ -103,10 +104,18 @@ class ConsumerEndpoint(Endpoint):
         if self._pattern is not None:
             self._pattern.go_on(self.at_broker.start)
         await together(
-            self._deliver(channel, self._subscription),
+            self._unless_unsubscribed(self._deliver(channel, self._subscription)),
             self._obey(channel, self._subscription),
-            _until_failed(self._subscription),
+            self._unless_unsubscribed(_until_failed(self._subscription)),
         )
+
+    async def _unless_unsubscribed(self, work: Coroutine[Any, Any, None]) -> None:
+        """The peer has asked for this end, and is told of it."""
+        try:
+            await work
+        except AlreadyClosed:
+            if not self._unsubscribes:
+                raise
 
     # -- messages
 
@@ -145,6 +154,7 @@ class ConsumerEndpoint(Endpoint):
             elif said.type == "isEndOfTopic":
                 await channel.send(messages.end_of_topic(subscription.has_reached_end()))
             elif said.type == "unsubscribe":
+                self._unsubscribes = True
                 await subscription.unsubscribe()
                 channel.close(_NORMAL, "unsubscribed")
             elif said.type == "negativeAcknowledge":
