@@ -155,6 +155,6 @@ def _disconnect_all(broker: Any, topic: str) -> None:
 
     async def disconnect(running: Any) -> None:
         found = await running.topics.get(topic)
-        found.subscriptions["sub"].disconnect_consumers("test")
+        found.subscriptions["sub"].dispatch.disconnect_consumers("test")
 
     broker.call(disconnect)

@@ -7,7 +7,7 @@ from peer import Peer
 from raw_client import RawClient
 
 from pybroker.base.names import TxnId
-from pybroker.server.connections import session
+from pybroker.server.connections import command_runner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 
@@ -133,7 +133,7 @@ def test_a_producer_id_in_use_is_answered_once_more(client: RawClient) -> None:
 
 def test_producers_without_end_are_stopped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection must not fill the broker's memory: at some count it is refused or closed."""
-    monkeypatch.setattr(session, "_MAX_PRODUCERS_AND_CONSUMERS", 1000)
+    monkeypatch.setattr(command_runner, "_MAX_PRODUCERS_AND_CONSUMERS", 1000)
     refused = False
     for producer_id in range(5_000):
         producer = pb.CommandProducer(topic="many", producer_id=producer_id, request_id=1)

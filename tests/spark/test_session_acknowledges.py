@@ -10,7 +10,7 @@ TOPIC = "persistent://public/default/in"
 
 async def _disconnect(running):
     topic = await running.topics.get(TOPIC)
-    topic.subscriptions["sub"].disconnect_consumers("test")
+    topic.subscriptions["sub"].dispatch.disconnect_consumers("test")
 
 
 async def _messages_given(running):

@@ -59,6 +59,7 @@ NOT_MOVED: Final = {
             "scalable_topic_auto_scale_interval_seconds",
             "scalable_topic_merge_cooldown_seconds",
             "scalable_topic_merge_window_seconds",
+            "scalable_topic_rebucket_cooldown_seconds",
             "scalable_topic_split_cooldown_seconds",
         ),
         "broker/scalable/test_auto_scaler.py, in virtual time",

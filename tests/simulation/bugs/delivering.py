@@ -140,9 +140,9 @@ def seek_leaves_old_records() -> Iterator[None]:
     """A crash repeats acknowledgements that were committed before the seek."""
 
     async def seek(self: Subscription, *place: Any) -> None:
-        self.disconnect_consumers("the subscription was moved by a seek")
+        self.dispatch.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(*place)
-        self._redelivery_counts.clear()
+        self.dispatch.redelivery_counts.clear()
         self.reader.rewind()
         await self.cursor.flush()
 
