@@ -134,6 +134,20 @@ def test_a_name_becomes_free_though_nobody_wants_it(monkeypatch: pytest.MonkeyPa
     run(scenario)
 
 
+def test_many_who_want_a_name_that_is_not_free_leave_one_later_try() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        Offsets(life)
+        await life.topics.delete(ORDERS)
+        for _ in range(3):
+            with pytest.raises(ServiceNotReady):
+                await life.topics.get(ORDERS, create=True)
+        await asyncio.sleep(0)
+        assert len(life.topics.deletions._tasks) == 1
+
+    run(scenario)
+
+
 def test_a_broker_starts_though_kafkas_groups_cannot_forget_what_was_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

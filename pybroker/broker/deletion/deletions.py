@@ -125,6 +125,7 @@ class Deletions:
         self._tombstones: dict[str, list[str]] = {}  # their keys, by Doomed.key
         self._running: dict[str, asyncio.Task[None]] = {}  # by Doomed.key
         self._concerned: dict[str, TopicName] = {}  # the topics of running deletions
+        self._later: set[str] = set()  # by Doomed.key: only the name is not free
         self._tasks = Tasks("deletions")
         metadata.watch(PREFIX, self._changed)
         self._look()
@@ -158,7 +159,7 @@ class Deletions:
                 await self._remove(doomed)
             except OffsetsRemain as error:
                 log.warning("%s", error)
-                self._tasks.start(self._finish_later(doomed), f"rest of the deletion of {doomed}")
+                self._try_later(doomed)
 
     def finish_of(self, serves: Callable[[TopicName], bool]) -> None:
         """Finish interrupted deletions in the background, for topics that this broker serves from
@@ -249,7 +250,7 @@ class Deletions:
         def ended(_: object) -> None:
             del self._running[doomed.key], self._concerned[doomed.key]
             if not task.cancelled() and isinstance(task.exception(), OffsetsRemain):
-                self._tasks.start(self._finish_later(doomed), f"rest of the deletion of {doomed}")
+                self._try_later(doomed)
 
         task.add_done_callback(ended)
 
@@ -278,8 +279,14 @@ class Deletions:
             else:
                 return
 
+    def _try_later(self, doomed: Doomed) -> None:
+        if doomed.key not in self._later:  # requests for the name try it in between
+            self._later.add(doomed.key)
+            self._tasks.start(self._finish_later(doomed), f"rest of the deletion of {doomed}")
+
     async def _finish_later(self, doomed: Doomed) -> None:
         await asyncio.sleep(_RETRY_OFFSETS_S)
+        self._later.remove(doomed.key)
         if doomed.key in self._tombstones and doomed.key not in self._running:
             self._start(doomed, self._remove_until_done(doomed))
 
