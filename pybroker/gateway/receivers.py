@@ -37,6 +37,7 @@ _ON_ITS_WAY_S: Final = 5.0  # how long a message may be that was acknowledged me
 _LINGER_S: Final = 0.01  # for more, once there is a message
 _REMEMBERED: Final = 10_000  # acknowledged messages that were got elsewhere
 _MOST_BITS: Final = 10_000_000  # of the batches whose messages a request names
+USUAL_TYPE: Final = "Shared"
 _SHARING: Final = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
@@ -315,6 +316,13 @@ class Receivers:
             if not found.users:
                 found.rest_soon()
                 self._look_later(key, found)
+
+    def received_from(self, visitor: Visitor, topic: str, subscription: str) -> Source:
+        """What the visitor receives from, or has: of whatever type it was. Otherwise Shared."""
+        sources = [Source(topic, subscription, each) for each in TYPES]
+        known = [each for each in sources if (visitor.key, each) in self._open]
+        known.sort(key=lambda each: not self._open[visitor.key, each].has_messages_out)
+        return known[0] if known else Source(topic, subscription, USUAL_TYPE)
 
     def _look_later(self, key: tuple[Key, Source], receiver: Receiver) -> None:
         if receiver in self._timers:

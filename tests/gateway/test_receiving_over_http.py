@@ -360,6 +360,20 @@ def guarded() -> Iterator[RunningBroker]:
         yield running
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
+def test_whoever_acknowledges_need_not_say_the_type_again(
+    api: httpx.Client, client: Client, topic: str, kind: str
+) -> None:
+    send(client, topic, b"0", b"1")
+    first, second = receive(api, topic, subscriptionType=kind, maxMessages=2)
+    acknowledge(api, topic, [first])
+    given = api.post(f"{path_of(topic)}/negativeAcknowledge", json={"messageIds": ids([second])})
+    assert given.status_code == 204, given.text
+    (again,) = receive(api, topic, subscriptionType=kind)
+    assert payload_of(again) == b"1"
+    acknowledge(api, topic, [again], subscriptionType=kind)
+
+
 def test_receiving_needs_the_permission_to_consume(guarded: RunningBroker) -> None:
     world = World(guarded)
     world.admin("PUT", world.on_topic())

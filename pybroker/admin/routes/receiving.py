@@ -15,7 +15,8 @@ from pybroker.admin.shapes import receiving as shapes
 from pybroker.base.json_schema import Schema
 
 if TYPE_CHECKING:
-    from pybroker.gateway.receivers import Source, Wanted
+    from pybroker.gateway.receivers import Receivers, Source, Wanted
+    from pybroker.gateway.visitor import Visitor
 
 _SUBSCRIPTION: Final = (
     "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
@@ -90,7 +91,8 @@ class ReceivingRoutes:
         txn_id = None if body.get("txn") is None else parsed_txn(body["txn"])
         receivers = (await self._services.gateway()).receivers
         with answered_by_client():
-            async with receivers.receiver(visitor, _source(request, body)) as receiver:
+            source = _received_from(receivers, visitor, request, body)
+            async with receivers.receiver(visitor, source) as receiver:
                 await receiver.acknowledge(body["messageIds"], txn_id)
 
     async def give_back(self, request: Request) -> None:
@@ -98,7 +100,8 @@ class ReceivingRoutes:
         body, visitor = await read_object(request), visitor_of(request)
         receivers = (await self._services.gateway()).receivers
         with answered_by_client():
-            async with receivers.receiver(visitor, _source(request, body)) as receiver:
+            source = _received_from(receivers, visitor, request, body)
+            async with receivers.receiver(visitor, source) as receiver:
                 receiver.give_back(body["messageIds"])
 
     async def end(self, request: Request) -> None:
@@ -109,10 +112,20 @@ class ReceivingRoutes:
 
 
 def _source(request: Request, body: dict[str, Any]) -> "Source":
-    from pybroker.gateway.receivers import Source
+    from pybroker.gateway.receivers import USUAL_TYPE, Source
 
     subscription: str = request.path_params["subscription"]
-    return Source(str(topic_of(request)), subscription, body.get("subscriptionType") or "Shared")
+    return Source(str(topic_of(request)), subscription, body.get("subscriptionType") or USUAL_TYPE)
+
+
+def _received_from(
+    receivers: "Receivers", visitor: "Visitor", request: Request, body: dict[str, Any]
+) -> "Source":
+    """Whoever acknowledges need not say again of which type the subscription is."""
+    if body.get("subscriptionType"):
+        return _source(request, body)
+    subscription: str = request.path_params["subscription"]
+    return receivers.received_from(visitor, str(topic_of(request)), subscription)
 
 
 def _begins(body: dict[str, Any]) -> str:
