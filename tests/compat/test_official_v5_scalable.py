@@ -7,11 +7,14 @@ from typing import Any
 import httpx
 import pytest
 from official_v5 import V5Client, v5_gateway
+from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.client import Client
 from pybroker.client.scalable import Checkpoint
 from pybroker.testing import RunningBroker
+from pybroker.wire.message_metadata import parse_metadata, payload_of
+from pybroker.wire.single_messages import split_batch
 
 pytestmark = pytest.mark.java
 
@@ -200,6 +203,58 @@ def test_stream_consumers_share_one_segment_by_its_entry_buckets(
     alone.close()
 
 
+def firsts(v5: V5Client, consumer: Any, count: int, acknowledge: Any) -> list[str]:
+    """So many different values, in the order in which they came first: a migration closes
+    connections of stream consumers, so what is not acknowledged may come again.
+    """
+    found: dict[str, None] = {}
+    while len(found) < count:
+        message = v5.receive(consumer)
+        assert message is not None, list(found)
+        found.setdefault(message.value())
+        acknowledge(message.id())
+    return list(found)
+
+
+def test_everybody_goes_on_when_the_ordinary_topic_is_made_scalable(
+    v5: V5Client, broker: RunningBroker
+) -> None:
+    local = f"shop-{next(_numbers)}"
+    rest, name = f"{broker.admin_url}/admin/v2", f"persistent://public/default/{local}"
+    made = httpx.put(f"{rest}/persistent/public/default/{local}/partitions", json=2)
+    assert made.is_success
+    queue, stream = v5.queue(name, "queue"), v5.stream(name, "stream")
+    v5.queue(name, "away").close()
+    producer = v5.producer(name)
+    txn = v5.client.newTransaction()
+    sent: list[str] = []
+
+    def send() -> None:
+        for number in range(MESSAGES):
+            sent.append(f"{len(sent):03}")
+            producer.newMessage().key(f"key {number % 7}").value(sent[-1]).send()
+
+    send()
+    producer.newMessage().key("key 0").value("in a transaction").transaction(txn).send()
+    migrated = httpx.post(f"{rest}/scalable/public/default/{local}/migrate", timeout=30)
+    assert migrated.is_success, migrated.text
+    send()
+    txn.commit()
+    everything = {*sent, "in a transaction"}
+    assert (
+        set(firsts(v5, queue, len(everything), lambda each: queue.acknowledge(each))) == everything
+    )
+    found = firsts(v5, stream, len(everything), lambda each: stream.acknowledgeCumulative(each))
+    assert set(found) == everything
+    for key in range(7):
+        own = [value for value in found if value.isdigit() and int(value) % MESSAGES % 7 == key]
+        assert own == sorted(own), "in the order of the key"
+    away = v5.queue(f"topic://public/default/{local}", "away")
+    assert set(v5.values(away, len(everything))) == everything
+    for each in (queue, stream, producer, away):
+        each.close()
+
+
 def test_a_queue_consumer_that_is_away_during_a_split_gets_everything(
     v5: V5Client, broker: RunningBroker
 ) -> None:
@@ -301,6 +356,29 @@ def test_the_python_client_sends_a_key_where_the_sdk_sends_it(
             segments.setdefault(message.partition_key(), set()).add(message.topic_name())
     assert len(segments) == MESSAGES
     assert all(len(each) == 1 for each in segments.values()), segments
+    assert {len(each) for each in stamps(broker, segments).values()} == {1}, "the same buckets"
+
+
+def stamps(broker: RunningBroker, segments: dict[str, set[str]]) -> dict[str, set[int]]:
+    """By key; `segments` are those of each key, whose messages are two entries."""
+    found: dict[str, set[int]] = {}
+    with RawClient(broker.service_url) as raw:
+        for number, name in enumerate(sorted(set().union(*segments.values()))):
+            raw.subscribe(name, number, subscription="stamps")
+            raw.flow(1000, number)
+            for _ in range(2 * sum(name in each for each in segments.values())):
+                raw.messages(1)
+                metadata = parse_metadata(raw.entry)
+                key = metadata.partition_key or key_of_one(raw.entry)
+                found.setdefault(key, set()).add(metadata.entry_hash_min)
+                assert metadata.entry_hash_min == metadata.entry_hash_max
+    return found
+
+
+def key_of_one(entry: bytes) -> str:
+    """Of a batch of one message."""
+    ((single, _),) = split_batch(payload_of(entry), 1)
+    return str(single.partition_key)
 
 
 def test_checkpoints_go_from_python_to_java_and_back(

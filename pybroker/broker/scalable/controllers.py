@@ -148,6 +148,7 @@ class Controllers:
         self._measures.consumers, self._measures.blocked = self._consumers, self._blocked
         self._auto_scaler = topics.scalable.auto_scaler
         self._auto_scaler.consumers = self._largest_of
+        topics.scalable.members = self._members
 
     @property
     def groups(self) -> Mapping[GroupKey, _Group]:
@@ -164,6 +165,10 @@ class Controllers:
         """The number of consumers of the topic's largest group."""
         sizes = (len(of.members) for key, of in self._groups.items() if key.topic == topic)
         return max(sizes, default=0)
+
+    def _members(self, topic: TopicName, subscription: str) -> list[str]:
+        group = self._groups.get(GroupKey(topic, subscription, STREAM))
+        return [] if group is None else list(group.members)
 
     def _blocked(self) -> int:
         return sum(each.blocked for each in self._groups.values())

@@ -9,6 +9,7 @@ Clients of 4.x cannot follow: with `force` their producers are told that the top
 and their consumers get what is stored. Source: PIP-475.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from managed_ledger.errors import BadVersion
@@ -23,6 +24,7 @@ from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.scalable.record import TopicRecord, migrated, ordinary_parts
 from pybroker.broker.scalable.serving import ServesTopics
 from pybroker.broker.scalable.topics import ScalableTopics
+from pybroker.broker.subscriptions.consumer import Consumer
 
 _V5: Final = "__pulsar.v5.managed"  # a property of the V5 SDK's producers and consumers
 
@@ -91,10 +93,19 @@ class Migration:
                 if not producer.properties.get(_V5):
                     raise _in_use(part, f"producer {producer.name} is not one of the V5 SDK")
             for subscription in topic.subscriptions.values():
+                members = list(self._scalable.members(part.partitioned_name, subscription.name))
                 for consumer in subscription.consumers:
-                    if not consumer.request.properties.get(_V5):
+                    if not _can_follow(consumer, members):
                         what = f"consumer {consumer.name} of {subscription.name}"
                         raise _in_use(part, f"{what} is not one of the V5 SDK")
+
+
+def _can_follow(consumer: Consumer, members: Iterable[str]) -> bool:
+    """The SDK's stream consumers have no such property on segments that were assigned to them, but
+    the names of their group's members, with the number of the segment.
+    """
+    is_member = any(consumer.name.startswith(f"{each}-seg-") for each in members)
+    return is_member or bool(consumer.request.properties.get(_V5))
 
 
 def _in_use(part: TopicName, why: str) -> Conflict:

@@ -66,6 +66,7 @@ from pybroker.logs import audit
 Changed = Callable[[TopicName], None]
 Rewound = Callable[[TopicName, str], Awaitable[None]]
 Change = Callable[[TopicRecord], TopicRecord]
+Members = Callable[[TopicName, str], Iterable[str]]  # the names of a group of stream consumers
 # Another broker carries the record out; that long, and no longer, this one waits for it.
 _LOOKS: Final = 100
 _LOOK_EVERY_S: Final = 0.1
@@ -101,6 +102,7 @@ class ScalableTopics:
         self.auto_scaler = AutoScaler(self, topics, clock, auto_scale_interval_s)
         self.pruner = Pruner(self, topics, factory, clock)
         self.measures = ScalableMeasures()
+        self.members: Members = lambda topic, subscription: ()
         self._tasks = Tasks("scalable topics")
         topics.ownership.on_change(lambda _: None, self._goes)
 

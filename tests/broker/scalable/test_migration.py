@@ -211,6 +211,25 @@ def test_other_clients_must_be_closed_first_or_are_left_behind_by_force(kind: st
     scenario(work)
 
 
+def test_a_stream_consumer_of_the_sdk_is_known_by_its_group() -> None:
+    """It has no property on segments that were assigned to it."""
+
+    async def work(world: World) -> None:
+        layouts = Layouts(world.topics, world.topics._clock)
+        controllers = Controllers(layouts, world.topics, 60)
+        topic = await world.topic(parts(2)[1])
+        await add_consumer(topic, SubscribeRequest(1, "v5-stream-x-seg-1"))
+        with pytest.raises(Conflict, match="consumer v5-stream-x-seg-1 of billing is not one"):
+            await migrate(world)
+        member = Member("v5-stream-x", lambda _: None, lambda _: None)
+        await controllers.register(GroupKey(ORDERS, "billing", 0), member)
+        assert (await migrate(world)).active
+        await controllers.close()
+        await layouts.close()
+
+    scenario(work)
+
+
 async def add_consumer(topic: Topic, request: SubscribeRequest) -> None:
     subscription = topic.subscriptions["billing"]
     consumer = Consumer(request, cast(Any, Owner()))
