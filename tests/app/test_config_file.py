@@ -67,9 +67,10 @@ def test_upper_case_abbreviations_are_understood() -> None:
     assert config.default_retention_size_in_mb == -1
 
 
-@pytest.mark.parametrize("key", ["defaultRetentionSizeInMB", "backlogQuotaDefaultLimitGB"])
-def test_abbreviations_are_spelt_as_apache_pulsar_does(key: str) -> None:
-    assert key in {camel_case(field.name) for field in fields(BrokerConfig)}
+def test_keys_are_spelt_as_apache_pulsar_does() -> None:
+    spelt = {key.lower(): key for key in APACHE_KEYS}
+    ours = [camel_case(field.name) for field in fields(BrokerConfig)]
+    assert {key: spelt.get(key.lower(), key) for key in ours} == {key: key for key in ours}
 
 
 def test_what_the_file_does_not_say_comes_from_the_base() -> None:

@@ -104,6 +104,7 @@ _NO_LIMIT_AT_0: Final = (
 _ODDLY_SPELT: Final = {
     "defaultRetentionSizeInMb": "defaultRetentionSizeInMB",
     "backlogQuotaDefaultLimitGb": "backlogQuotaDefaultLimitGB",
+    "webSocketPulsarClientMemoryLimitInMb": "webSocketPulsarClientMemoryLimitInMB",
     "bookkeeperTlsClientAuthentication": "bookkeeperTLSClientAuthentication",
     "bookkeeperTlsProviderFactoryClass": "bookkeeperTLSProviderFactoryClass",
     "bookkeeperTlsKeyFileType": "bookkeeperTLSKeyFileType",
