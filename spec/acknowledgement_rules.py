@@ -184,7 +184,9 @@ def request_redelivery(b: Broker, consumer: int, epoch: int) -> Broker:
 
 
 def unload(b: Broker, rules: AcknowledgementRules, messages: int) -> Broker:
-    """What is stored remains: lives without what they were given, taints, special messages."""
+    """What is stored remains: lives without what they were given, taints, special messages. That is
+    a crash; an orderly unload also stores what they were given, and so is a disconnection.
+    """
     lives = []
     for life in b.lives:
         has_begun = bool(life.before or life.given or life.taints)

@@ -6,7 +6,7 @@ import pytest
 from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.coordinator.log import log_records, transaction_log
 from pybroker.transaction.coordinator.log.group_records import GroupMembers, Promise
@@ -53,6 +53,10 @@ ID, AT = TxnId(1, 2), Position(3, 200)
         (LifeRecord(3, "me", 1, 300, plainly=True), "010106030201ac02026d6500"),
         (LifeRecord(3, "me", 1, 300, epoch=-1), "010108030001ac02026d650000"),
         (LifeRecord(3, "me", 1, 300, epoch=299), "010108030001ac02026d6500ac02"),
+        (
+            LifeRecord(3, "me", 1, 300, epoch=-1, given=(AT, EARLIEST)),
+            "010108030401ac02026d65000004c9010000",
+        ),
         (
             LifeRecord(3, "me", 1, 300, ((ID, (AT, 5)),), is_gone=True),
             "010106030101ac02026d6501010203c80105",

@@ -14,8 +14,9 @@ A life is tainted by a transaction that takes messages of which its client may h
 delivery. If the transaction commits, a later cumulative acknowledgement might consume them once
 more, so it is refused until the client requests redelivery. An abort removes the taint.
 
-Lives and their taints are stored in the pending-ack log (`LifeRecord`). A restored life may have
-been given everything, twice. The model is spec/acknowledgements.py.
+Lives and their taints are stored in the pending-ack log (`LifeRecord`), and what they were given
+when they are gone, as after an unload. After a crash a life may have been given everything, twice.
+The model is spec/acknowledgements.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ class Life:
         "consumer_id",
         "consumers",
         "epoch",
+        "given_is_known",
         "holds",
         "holds_to",
         "name",
@@ -75,6 +77,7 @@ class Life:
         self.consumers = 0  # connected; two if its previous connection is not known to be dead
         self.before = EARLIEST  # in any earlier pass
         self.twice = EARLIEST  # in two earlier passes
+        self.given_is_known = True  # after a crash, these are only bounds
         self.oldest = 0  # when its first pass began of those that it may have something from
         self.taints: dict[TxnId, Place] = {}  # the first message that it may have otherwise
         # The transaction in which it acknowledged cumulatively, up to here.
@@ -154,6 +157,7 @@ class Life:
             taints,
             plainly=self.plainly,
             epoch=self.asked,
+            given=None if self.consumers else (self.before, self.twice),
         )
 
 
@@ -183,7 +187,8 @@ class Lives:
         """
         for record in records:
             life = Life(record.number, record.name, record.consumer_id, record.request_id)
-            life.before = life.twice = end
+            life.before, life.twice = record.given or (end, end)
+            life.given_is_known = record.given is not None
             if record.plainly:
                 life.plainly, life.plain_is_known, life.plain_to = True, False, (acknowledged, inf)
             life.taints = dict(record.taints)
@@ -399,12 +404,14 @@ class Lives:
             life.clear_at = max(life.clear_at, self.now)
             life.taints.pop(txn_id, None)
 
-    def restore_hold(self, record: AckRecord) -> None:
-        """The transaction was open when the subscription was unloaded."""
+    def restore_hold(self, record: AckRecord, came_since: bool) -> None:
+        """The transaction was open when the subscription was unloaded. `came_since`: perhaps its
+        client, or another, has subscribed since it acknowledged, so that its messages came again.
+        """
         for life in self:
             if life.number == record.life:
                 life.holds, life.holds_to = record.txn_id, record.last.reach
-                if record.is_clear:
+                if record.is_clear and not (life.given_is_known or came_since):
                     life.twice = EARLIEST
 
     def commits(self, record: AckRecord, unacked: Callable[[Position], int]) -> None:

@@ -214,7 +214,7 @@ class TransactionalAcks:
             lives.restore(restored.values(), end, self._cursor.last_acknowledged)
             restored.clear()
             if (record := opened.cumulative_record) is not None:
-                lives.restore_hold(record)
+                lives.restore_hold(record, opened.lives.came_since)
         if self._reader.lives is not None:
             self._follow(self._reader.lives, opened)
 

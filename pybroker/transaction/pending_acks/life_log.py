@@ -32,6 +32,9 @@ class LifeLog:
 
     def __init__(self, store: PendingAckStore, stored: Callable[[], object]) -> None:
         self.restored: dict[int, LifeRecord] = {}  # by number
+        # Whether a consumer has subscribed since the latest cumulative acknowledgement, as far as
+        # the log tells: a snapshot has the lives last.
+        self.came_since = False
         self.closed = False
         self._store = store
         self._stored = stored
@@ -41,7 +44,9 @@ class LifeLog:
         self.closed, self._stored = True, do_nothing
 
     def replay(self, record: LifeRecord) -> None:
-        self.restored.pop(record.number, None)
+        known = self.restored.pop(record.number, None)
+        if known is None or known.request_id != record.request_id or known == record:
+            self.came_since = True  # otherwise its taints have changed, or its epoch
         if not record.is_gone:
             self.restored[record.number] = record
 

@@ -143,6 +143,7 @@ class PendingAcks:
         elif isinstance(record, LifeRecord):
             self.lives.replay(record)
         elif record.cumulative:
+            self.lives.came_since = False
             self._state.hold_cumulative(record)
         else:
             for ack in record.acks:
@@ -284,7 +285,7 @@ class PendingAcks:
         except Conflict as conflict:
             raise self.conflict(txn_id, conflict.ack, conflict.reason) from None
         durable = partial(self._state.forget_before, record)
-        return self._log(record, self._give_back_cumulative, durable)
+        return self._log(record, self._state.give_back_cumulative, durable)
 
     def conflict(self, txn_id: TxnId, ack: PendingAck, reason: str) -> TransactionConflict:
         """The answer to an acknowledgement that is refused."""
@@ -303,9 +304,6 @@ class PendingAcks:
         )
         if record.txn_id not in self._state.transactions:
             self._on_ended(record.txn_id, TxnAction.ABORT)
-
-    def _give_back_cumulative(self, record: AckRecord) -> None:
-        self._state.give_back_cumulative(record)
 
     def _check(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
         require_open(self._outcomes, txn_id)

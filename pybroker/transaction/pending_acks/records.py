@@ -169,6 +169,8 @@ class LifeRecord:
     plainly: bool = False  # it has acknowledged cumulatively without a transaction
     # Of its latest request for redelivery; -1: none. None: unknown, in logs of earlier versions.
     epoch: int | None = None
+    # How far it was given everything, in any pass and in two. None: unknown, while it is connected.
+    given: tuple[Position, Position] | None = None
 
 
 Record = AckRecord | EndRecord | PassedOverRecord | LifeRecord

@@ -35,6 +35,7 @@ _CURSOR: Final = "__pending_ack_state"
 # Flags of a LIFE.
 _GONE: Final = 1
 _PLAINLY: Final = 2  # it has acknowledged cumulatively without a transaction
+_GIVEN: Final = 4  # what it was given follows; only with an epoch
 
 
 class _Operation(enum.IntEnum):
@@ -46,7 +47,7 @@ class _Operation(enum.IntEnum):
     PASSED_OVER = 5  # belongs to no transaction
     LIFE = 6  # nor does this
     CUMULATIVE_OF_LIFE = 7  # CUMULATIVE_SPARING, with the life
-    LIFE_IN_EPOCH = 8  # LIFE, with the epoch
+    LIFE_IN_EPOCH = 8  # LIFE, with the epoch, and what it was given
 
 
 _OPERATIONS: Final = frozenset(_Operation)
@@ -106,6 +107,8 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
 
 def _write_life(out: Writer, life: LifeRecord) -> None:
     flags = life.is_gone * _GONE | life.plainly * _PLAINLY
+    if life.epoch is not None and life.given is not None:
+        flags |= _GIVEN
     out.numbers((life.number, flags, life.consumer_id, life.request_id))
     out.text(life.name)
     out.number(len(life.taints))
@@ -113,6 +116,8 @@ def _write_life(out: Writer, life: LifeRecord) -> None:
         out.numbers((*txn_id, *position, index))
     if life.epoch is not None:
         out.number(life.epoch + 1)
+        for ledger_id, entry_id in life.given or ():
+            out.numbers((ledger_id + 1, entry_id + 1))
 
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
@@ -175,7 +180,13 @@ def _read_life(data: Reader, has_epoch: bool) -> LifeRecord:
     taints = tuple(_read_taint(data) for _ in range(data.number()))
     gone, plainly = bool(flags & _GONE), bool(flags & _PLAINLY)
     epoch = data.number() - 1 if has_epoch else None
-    return LifeRecord(number, name, consumer_id, request_id, taints, gone, plainly, epoch)
+    given = (_read_bound(data), _read_bound(data)) if flags & _GIVEN else None
+    return LifeRecord(number, name, consumer_id, request_id, taints, gone, plainly, epoch, given)
+
+
+def _read_bound(data: Reader) -> Position:
+    ledger_id, entry_id = data.numbers(2)
+    return Position(ledger_id - 1, entry_id - 1)
 
 
 def _read_taint(data: Reader) -> tuple[TxnId, Place]:

@@ -8,9 +8,11 @@ from test_dispatch_transactions import ABORT, COMMIT, T1, T2, end
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
+from pybroker.broker.dispatch.lives import Lives
 from pybroker.broker.subscriptions.consumer import Consumer
 from pybroker.broker.subscriptions.subscription import Subscription
-from pybroker.transaction.pending_acks.records import PendingAck
+from pybroker.transaction.pending_acks.life_log import LifeLog
+from pybroker.transaction.pending_acks.records import AckRecord, LifeRecord, PendingAck
 
 T3 = TxnId(0, 3)
 
@@ -91,6 +93,69 @@ def test_an_unload_between_acknowledgement_and_commit_puts_nothing_in_doubt() ->
         await take(subscription, consumer, T2, positions[1])
 
     with_topic(scenario)
+
+
+def test_what_came_again_before_an_unload_is_in_doubt_once_it_is_committed() -> None:
+    """It was consumed a second time: the client may acknowledge what it had received again."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3)
+        await take(subscription, consumer, T1, positions[0])
+        subscription.remove_consumer(consumer)
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        await subscription.close()
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE)
+        await end(subscription, T1, COMMIT)
+        subscription.flow(consumer, 100)
+        await topic.settled()
+        await refused(subscription, consumer, T2, positions[1])
+        subscription.redeliver(consumer, None)
+        await take(subscription, consumer, T2, positions[1])
+
+    with_topic(scenario)
+
+
+def test_an_orderly_unload_is_like_a_reconnect() -> None:
+    """What a client was given once before is not taken for given twice."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3)
+        await take(subscription, consumer, T1, positions[0])
+        await end(subscription, T1, COMMIT)
+        await subscription.close()
+        more = await topic.publish(2)
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        await take(subscription, consumer, T2, more[0])
+        await end(subscription, T2, COMMIT)
+        await take(subscription, consumer, T3, more[1])
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("request_id", [7, 8])
+def test_a_crash_forgets_whether_what_was_held_had_come_twice_unless_nobody_came_since(
+    returns: bool, request_id: int
+) -> None:
+    log, known = LifeLog(None, lambda: None), LifeRecord(1, "c", 1, 7, epoch=0)  # type: ignore[arg-type]
+    log.replay(known)
+    log.came_since = False  # as by a cumulative acknowledgement
+    tainted = LifeRecord(1, "c", 1, 7, ((T1, (Position(0, 0), 0)),), epoch=0)
+    log.replay(LifeRecord(1, "c", 1, request_id, epoch=0) if returns else tainted)
+    assert log.came_since is returns
+    lives = Lives(lambda: Position(0, 5), lambda: Position(0, 0))
+    lives.restore([known], Position(0, 5), Position(0, 0))
+    hold = AckRecord(T1, True, [PendingAck(Position(0, 2))], life=1, is_clear=True)
+    lives.restore_hold(hold, log.came_since)
+    lives.commits(hold, lambda _: 0)
+    (life,) = lives
+    assert bool(life.taints) is returns
 
 
 def test_what_others_have_taken_of_what_a_client_was_given_is_known_after_an_unload() -> None:
