@@ -308,7 +308,7 @@ Fencing.STANDS_FOR = {
     "look_after": (f"{_SHARED}.coordinators.SharedCoordinators._look_after",),
     "come_back": ("pybroker.cluster.cluster.Cluster.join",),
     "move": ("pybroker.transaction.coordinator.coordinators.Coordinators.release",),
-    "cut_off": (f"{_FENCING}._let_go", f"{_SESSIONS}.let_go"),
+    "cut_off": (f"{_FENCING}._release_all", f"{_SESSIONS}.release_all"),
     "expire": (),
 }
 

@@ -1,5 +1,6 @@
 """What excuses a TransactionConflict in the simulation, and what does not."""
 
+import pytest
 from checks.conflicts import Ack, Book, Key, Life, Moment, reason_for
 from checks.history import Outcome, Txn
 
@@ -103,6 +104,17 @@ def test_a_reconnect_that_gave_nothing_again_is_none():
     only.given(M1)
     first = up_to(M0, only, committed("t1", 5), at(4))
     assert reason(up_to(M1, only, Txn("t2", "t2"), at(6, "t2")), first) is None
+
+
+@pytest.mark.parametrize("lost_at_once", [1, 2])
+def test_connections_that_were_lost_at_once_may_have_been_given_everything_again(lost_at_once):
+    only = life(M0)
+    for request in range(2, 2 + lost_at_once):
+        only.subscribes(request, 1)
+    only.subscribes(9, 1)
+    first = up_to(M0, only, committed("t1", 5), at(4))
+    refused = up_to(M1, only, Txn("t2", "t2"), at(6, "t2"))
+    assert (reason(refused, first) is not None) is (lost_at_once == 2)
 
 
 def test_who_has_asked_for_redelivery_has_nothing_twice():

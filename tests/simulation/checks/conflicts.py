@@ -44,6 +44,7 @@ class Life:
     subscribed: list[int] = field(default_factory=list)  # the request ids
     passes: list[set[Key]] = field(default_factory=list)  # what arrived, in each since then
     twice: set[Key] = field(default_factory=set)  # what arrived twice in one pass
+    tries: int = 0  # to subscribe, since then; each may have begun a pass of which nothing arrived
     loads: list[int] = field(default_factory=list)  # of the topic, in which it was there since
     known_in: int | None = None  # the load of the topic in which it has subscribed
     # It has requested redelivery, and nothing arrived since: the loads in which it told the broker.
@@ -56,12 +57,14 @@ class Life:
         """
         self.since, self.unsure = now, False
         self.told_in = {self.known_in} if connected and self.known_in is not None else set()
+        self.tries = len(self.told_in)
         self.passes, self.twice = [], set()
         self.loads = [*self.told_in]
 
     def subscribes(self, request_id: int, load: int) -> None:
         """The broker may know it from now on, even if it hears no answer."""
         self.subscribed.append(request_id)
+        self.tries += 1
         self.loads.append(load)
         if self.told_in is not None:
             self.told_in.add(load)
@@ -83,6 +86,10 @@ class Life:
         if key in self.passes[-1]:
             self.twice.add(key)
         self.passes[-1].add(key)
+
+    @property
+    def most_passes(self) -> int:
+        return max(len(self.passes), self.tries)
 
     @property
     def was_given(self) -> set[Key]:
@@ -193,14 +200,14 @@ def _taken_by_others(life: Life, end: Key, rivals: list[Ack]) -> bool:
     taken = [each for each in rivals if each.life is not life and not life.since.is_after(each.txn)]
     # It may have been given more than arrived; after a load, the broker does not know whether it
     # was the active one.
-    if len(life.passes) > 1 or len({*life.loads}) > 1:
+    if life.most_passes > 1 or len({*life.loads}) > 1:
         return bool(taken)
     return any(each.covers(key) for each in taken for key in life.was_given if key <= end)
 
 
 def _taken_by_itself(life: Life, end: Key, rivals: list[Ack]) -> bool:
     taken = [each for each in rivals if each.life is life]
-    if len(life.passes) > 2 or len({*life.loads}) > 1:
+    if life.most_passes > 2 or len({*life.loads}) > 1:
         return bool(taken)
     again = life.twice | (life.passes[1] if len(life.passes) == 2 else set())
     return any(each.covers(key) for each in taken for key in again if key <= end)

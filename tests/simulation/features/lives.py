@@ -29,6 +29,9 @@ from pybroker.simulation.faults import Fault
 
 KINDS: Final = ("Failover", "Exclusive")
 TOPIC: Final = "lives"
+# Where a client's arrival cannot be written, a crash forgets what it was given before its first
+# transaction: docs/internals/dispatch.md, "Gaps".
+FULL: Final = ("disk full", "sync fails")
 
 
 class Lives(Feature):
@@ -37,7 +40,8 @@ class Lives(Feature):
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
         batching = scenario.batching or rng.random() < 0.5
-        return replace(scenario, topics=(*scenario.topics, TOPIC), batching=batching)
+        faults = tuple(fault for fault in scenario.faults if fault.kind not in FULL)
+        return replace(scenario, topics=(*scenario.topics, TOPIC), batching=batching, faults=faults)
 
     def begin(self) -> None:
         simulation = self.simulation
