@@ -10,7 +10,7 @@ from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.records.batch import TRANSACTIONAL, build_batch, checked
 from pybroker.kafka.records.record import Record, read_records, write_records
 
-PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 22, 24, 26
 PRODUCE_VERSION: Final = 11  # the last one that does not add partitions to transactions
 _HEADER_BYTES: Final = 61
@@ -165,6 +165,11 @@ def _records(data: bytes, offset: int) -> tuple[list[Shown], int]:
             if at >= offset:
                 shown.append(Shown(at, value_of(record.value)))
     return shown, next_offset
+
+
+def records_in(data: bytes) -> list[Shown]:
+    """All records, wherever they are in the log."""
+    return [each for batch in split_batches(data) for each in _records(batch, 0)[0]]
 
 
 def value_of(data: bytes | None) -> str:
