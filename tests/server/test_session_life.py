@@ -145,6 +145,22 @@ def test_who_is_not_read_is_not_silent() -> None:
     run(scenario)
 
 
+def test_a_peer_that_does_not_read_is_silent_although_commands_of_it_wait() -> None:
+    """They wait until it reads. It may be gone: a consumer of it would block an Exclusive one."""
+
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        connection.session.pause_writing()
+        connection.receives(commands.PING * 3)
+        for _ in range(3):
+            assert not connection.transport.closed
+            connection.session.check_alive()
+        assert connection.transport.closed
+
+    run(scenario)
+
+
 def test_any_byte_is_a_sign_of_life() -> None:
     async def scenario() -> None:
         connection = Connection()

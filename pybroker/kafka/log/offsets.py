@@ -107,6 +107,8 @@ class Offsets:
     @property
     def _is_whole(self) -> bool:
         """Whether no message was deleted since there are offsets."""
+        if not self._table.ledgers:  # as before tables named the ledger that there was
+            return False
         oldest = Position(min(self._table.ledgers), -1)
         return has_all_after(oldest, self._ledger.ledgers(), self._ledger.properties)
 

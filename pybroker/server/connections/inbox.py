@@ -36,6 +36,7 @@ class Pause(Enum):
 
 # For these reasons, commands that were already received are not handled either.
 _HOLDING: Final = frozenset({Pause.OUTBOX, Pause.TASKS, Pause.LONG})
+_OF_PEER: Final = frozenset({Pause.OUTBOX, Pause.BEHIND})
 _THROTTLING: Final = frozenset({Pause.BUDGET, Pause.RATE})
 
 
@@ -172,8 +173,11 @@ class Inbox:
 
     @property
     def deaf(self) -> bool:
-        """Whether reading is paused for reasons outside the peer's control."""
-        return not self._paused <= {Pause.OUTBOX}
+        """Whether reading is paused for reasons outside the peer's control, unlike commands that
+        wait until the peer reads.
+        """
+        of_peer = _OF_PEER if Pause.OUTBOX in self._paused else frozenset()
+        return not self._paused <= of_peer
 
     def is_stuck(self) -> bool:
         """Call once per keep-alive interval. Whether the same frame was already incomplete at the
