@@ -1,5 +1,6 @@
 """Share groups (KIP-932) over the wire: a Shared subscription for Kafka's clients."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from share_words import (
 from pybroker.base.names import TopicName
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.records.batch import TRANSACTIONAL
-from pybroker.kafka.shares.acquired import AckType
+from pybroker.kafka.shares.acquired import AckType, AcquiredEntry
 from pybroker.testing import RunningBroker, broker
 
 SHARE_OFFSETS, ALTER_SHARE_OFFSETS, DELETE_SHARE_OFFSETS = 90, 91, 92
@@ -65,6 +66,14 @@ def test_a_member_gets_records_with_their_offsets_and_accepts_them(raw: RawKafka
     assert member.fetch((0, 2, [ACCEPT])).ack_error == 0
     member.leave()
     assert ShareMember(raw, "plain", "B", "plain").fetch().values == {}
+
+
+def test_what_a_member_holds_takes_no_memory_for_its_content(raw: RawKafka) -> None:
+    filled(raw, "held", [b"x" * 100_000], [b"y"])
+    assert len(ShareMember(raw, "held", "A", "held").fetch().values) == 2
+    held = [each for each in gc.get_objects() if isinstance(each, AcquiredEntry)]
+    assert held
+    assert not any(each.batch for each in held)
 
 
 def test_what_is_released_comes_again_and_is_counted(raw: RawKafka) -> None:

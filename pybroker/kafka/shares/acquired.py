@@ -53,7 +53,7 @@ class AcquiredEntry:
     first_offset: int
     messages: int  # of the whole batch
     unacked: int  # not acknowledged, by anybody
-    batch: bytes  # as a RecordBatch
+    batch: bytes  # as a RecordBatch; empty when all of it was handed out
     delivery_count: int
     expires_s: float
     chunks: Sequence[Position] = ()  # the entries with the earlier parts of a chunked message

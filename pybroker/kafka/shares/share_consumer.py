@@ -161,7 +161,7 @@ class ShareConsumer:
             entry.expires_s = self._lock_ends_s
             self._acquired.add(entry)
             if not entry.waiting:
-                self._begun = None
+                self._begun, entry.batch = None, b""  # the client has it
         self._expire_later()
         return taken
 
