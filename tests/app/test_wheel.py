@@ -18,7 +18,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pybroker", "managed_ledger
 
 MAX_BYTES = 2 * 2**20  # without the modules for several brokers and for Kafka's clients
 MAX_CLUSTER_BYTES = 250_000
-MAX_KAFKA_BYTES = 250_000
+MAX_KAFKA_BYTES = 280_000
 OF_CLUSTERS = (
     *("pybroker/cluster/", "pybroker/moving/", "pybroker/formats/"),
     *("pybroker/handing_over/", "pybroker/admin/over_brokers/"),
