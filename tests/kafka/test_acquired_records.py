@@ -96,3 +96,20 @@ def test_records_are_handed_out_once_and_in_order(bits: int, most: int) -> None:
         given_out += offsets
     assert given_out == [100 + index for index in range(71) if bits >> index & 1]
     assert entry.undecided == bits
+
+
+def test_a_request_names_few_parts_of_a_very_large_batch() -> None:
+    """Each part costs as much as the batch is long."""
+    size = 1_000_000
+    entry = AcquiredEntry(
+        Position(1, 1), 0, size, mask(0, size), b"", 1, 0.0, waiting=mask(0, size)
+    )
+    entry.acquire(size)
+    records = AcquiredRecords()
+    records.add(entry)
+    single = [AckBatch(2 * each, 2 * each, [AckType.ACCEPT]) for each in range(100)]
+    with pytest.raises(KafkaError, match="together"):
+        records.decide(single, 0.0, may_renew=False)
+    assert entry.undecided == mask(0, size), "nothing was applied"
+    records.decide([AckBatch(0, size - 1, [AckType.ACCEPT])], 0.0, may_renew=False)
+    assert entry.is_over

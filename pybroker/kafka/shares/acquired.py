@@ -29,6 +29,7 @@ class AckType(IntEnum):
     RENEW = 4  # the lock begins anew. Source: KIP-1222
 
 
+_MOST_BITS: Final = 50_000_000  # looked at for one request: each part of a batch costs its size
 _TYPES: Final = frozenset(AckType)
 # For each type, what turns a column of types into the digits of a bitset.
 _DIGITS: Final = {
@@ -122,11 +123,15 @@ class AcquiredRecords:
         a record that the member does not hold, or not any more.
         """
         said: list[tuple[AcquiredEntry, AckType, int]] = []
-        last = -1
+        last, bits = -1, 0
         for batch in batches:
             _check(batch, last, may_renew)
             last = batch.last
-            said += self._said(batch)
+            for each in self._said(batch):
+                said.append(each)
+                bits += each[0].messages
+                if bits > _MOST_BITS:
+                    raise _invalid("name neighbouring records of large batches together")
         changed = {}
         for entry, kind, bits in said:
             if kind is AckType.RENEW:
