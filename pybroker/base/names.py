@@ -46,12 +46,29 @@ PENDING_ACK_LOGS: Final = "pending-acks/"
 COMPACTED_LOGS: Final = "compacted/"
 SIDE_LOGS: Final = "transactions-aside/"
 
+# `0:42`, or `(0,42)` as answers have it; one parenthesis calls for the other.
+_TXN_ID: Final = re.compile(r"(\()?(\d{1,20})[:,](\d{1,20})(?(1)\))", re.ASCII)
+_TXN_ID_BITS: Final = 64  # of each half
+
 
 class TxnId(NamedTuple):
     """A transaction's id on the wire: coordinator (most bits) and its counter (least bits)."""
 
     most: int
     least: int
+
+    @classmethod
+    def parse(cls, text: str) -> "TxnId":
+        """Accepts `0:42` and `(0,42)`. Raises ValueError."""
+        found = _TXN_ID.fullmatch(text)
+        txn_id = cls(int(found[2]), int(found[3])) if found else None
+        if txn_id is None or not txn_id.is_possible():
+            raise ValueError("A transaction is most:least, such as 0:42")
+        return txn_id
+
+    def is_possible(self) -> bool:
+        """Whether both halves have 64 bits."""
+        return not max(self) >> _TXN_ID_BITS
 
     def __str__(self) -> str:
         return f"({self.most},{self.least})"

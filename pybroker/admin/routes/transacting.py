@@ -4,7 +4,6 @@ A visitor's requests go through one client in this process, as those of an appli
 its connection: with its permissions, and with the limits of a connection for all of them together.
 """
 
-import re
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -24,8 +23,6 @@ from pybroker.transaction.txn_status import TxnStatus
 _BASE: Final = "/admin/v3/transactions"
 _TXN: Final = _BASE + "/{most:int}/{least:int}"
 _USUAL_TIMEOUT_MS: Final = 60_000
-_TXN_ID: Final = re.compile(r"\(?(\d{1,20})[:,](\d{1,20})\)?", re.ASCII)
-_MOST_BITS: Final = 2**64
 
 
 class TransactingRoutes:
@@ -153,18 +150,15 @@ def asked_txn(request: Request) -> TxnId | None:
 
 def parsed_txn(text: str) -> TxnId:
     """`0:42`, or `(0,42)` as answers have it. Raises HTTPException."""
-    found = _TXN_ID.fullmatch(text)
-    if found is None:
-        raise HTTPException(400, "A transaction is most:least, such as 0:42")
-    return _checked(TxnId(int(found[1]), int(found[2])))
+    try:
+        return TxnId.parse(text)
+    except ValueError as refused:
+        raise HTTPException(400, str(refused)) from None
 
 
 def id_of(request: Request) -> TxnId:
     params = request.path_params
-    return _checked(TxnId(params["most"], params["least"]))
-
-
-def _checked(txn_id: TxnId) -> TxnId:
-    if max(txn_id) >= _MOST_BITS:
+    txn_id = TxnId(params["most"], params["least"])
+    if not txn_id.is_possible():
         raise TransactionNotFound(f"Transaction {txn_id} does not exist: ids have 64 bits")
     return txn_id

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,8 +17,6 @@ NOT_ENCODED: Final = 7
 UNKNOWN: Final = 8
 _MOST_SAID: Final = 1500  # characters of an error
 _LONG: Final = 2**63 - 1
-_TXN_ID: Final = re.compile(r"\(?(\d{1,20})[:,](\d{1,20})\)?", re.ASCII)
-_MOST_BITS: Final = 2**64
 
 
 class BadMessage(Exception):
@@ -110,12 +107,7 @@ def _deliver_at(said: dict[str, Any], now_ms: int) -> int | None:
 def txn_id_of(said: dict[str, Any]) -> TxnId | None:
     """An extension: `"txn": "0:42"`. Raises ValueError."""
     text = _text(said, "txn")
-    if text is None:
-        return None
-    found = _TXN_ID.fullmatch(text)
-    if found is None or max(int(found[1]), int(found[2])) >= _MOST_BITS:
-        raise ValueError('txn must be a transaction, most:least, such as "0:42"')
-    return TxnId(int(found[1]), int(found[2]))
+    return None if text is None else TxnId.parse(text)
 
 
 def receipt(message_id: MessageId, context: str | None) -> str:
