@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.base.runtime import break_cycles_of, do_nothing
 from pybroker.kafka.admission import Closing, admit, must_log_in, raw_step
 from pybroker.kafka.codec.frames import SIZE_BYTES, FrameReader
@@ -29,7 +27,7 @@ from pybroker.kafka.codec.messages import (
     response_header,
 )
 from pybroker.kafka.codec.primitives import Malformed
-from pybroker.kafka.errors import KafkaError, error_code, error_message
+from pybroker.kafka.errors import REFUSALS, error_fields
 from pybroker.kafka.intake import Frame, Intake
 from pybroker.kafka.permissions import actor_of
 from pybroker.kafka.requests.table import MOST_BYTES, ROWS, Row, codec, handler
@@ -44,7 +42,6 @@ _PIPELINED_BYTES: Final = 1024 * 1024  # of them, after which no other begins
 LOGIN_BYTES: Final = 64 * 1024  # of a request before the login
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read the rest
 
-REFUSALS: Final = (KafkaError, PulsarError, ManagedLedgerError)  # raised on purpose
 # A framed response that may not be known yet; b"" if the client expects none.
 _Slot = asyncio.Future[bytes]
 
@@ -351,7 +348,7 @@ def _refusal(row: Row, error: Exception) -> Mapping[str, Any]:
     """The whole response is an error, if its shape has room for one. Raises Closing."""
     if all(field.name != "error_code" for field in message_kinds()[row.key].response):
         raise Closing(f"{row.name} failed: {error}") from error
-    return {"error_code": error_code(error), "error_message": error_message(error)}
+    return error_fields(error)
 
 
 def _outcome(row: Row, done: "asyncio.Future[Any]") -> Mapping[str, Any] | None:

@@ -1,7 +1,7 @@
 """Kafka's error codes, and which of them tells a client what went wrong here."""
 
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from managed_ledger.errors import EntryTooLarge, LedgerClosed, ManagedLedgerError
 from pybroker.base.errors import (
@@ -13,6 +13,7 @@ from pybroker.base.errors import (
     NoSuchPartition,
     NotAllowed,
     ProducerFenced,
+    PulsarError,
     QuotaExceededError,
     QuotaExceededException,
     ServiceNotReady,
@@ -170,45 +171,6 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-# What clients try again by themselves.
-RETRIABLE: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.ELECTION_NOT_NEEDED,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.SHARE_SESSION_NOT_FOUND,
-        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-    }
-)
-
-
 class KafkaError(Exception):
     """Raised by handlers; becomes a code in the response. The message is for the user."""
 
@@ -217,6 +179,9 @@ class KafkaError(Exception):
         self.code = code
         self.message = message or None
 
+
+# What is raised on purpose, and becomes a code in a response.
+REFUSALS: Final = (KafkaError, PulsarError, ManagedLedgerError)
 
 # The most specific class decides, so subclasses may have rows of their own.
 _CODES: Final[dict[type[BaseException], ErrorCode]] = {
@@ -260,3 +225,8 @@ def error_message(error: BaseException) -> str | None:
     if isinstance(error, KafkaError):
         return error.message
     return getattr(error, "on_the_wire", str(error)) if is_a_sentence(error) else None
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """How a response shows an error, if its shape has room for a message."""
+    return {"error_code": error_code(error), "error_message": error_message(error)}

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import AuthorizationError, PulsarError, ServiceNotReady
+from pybroker.base.errors import AuthorizationError, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import NotServedHere, take
@@ -14,7 +13,7 @@ from pybroker.broker.persistent.entry_metadata import EntryStamps
 from pybroker.kafka.coordinator.committing import Committer, Wanted
 from pybroker.kafka.coordinator.describing import Listed, list_groups, listed_in, members_in
 from pybroker.kafka.coordinator.shard import Shard
-from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError
 from pybroker.kafka.log.partition_log import partition_log
 from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.offsets.records import Committed, TopicPartition
@@ -83,7 +82,7 @@ class KafkaForAdmin:
         found: dict[TopicPartition, int] = {}
         elsewhere: dict[str, dict[int, TopicName]] = {}
         async for place in paced(places):
-            with suppress(KafkaError, PulsarError, ManagedLedgerError):
+            with suppress(*REFUSALS):
                 name = partition_name(self._services, *place)
                 try:
                     found[place] = await self._end_offset(place)

@@ -21,7 +21,7 @@ from pybroker.kafka.groups.classic_group import NEVER, ClassicGroup
 from pybroker.kafka.groups.consumer_group import ConsumerGroup
 from pybroker.kafka.groups.share_group import ShareGroup
 from pybroker.kafka.groups.states import GroupState
-from pybroker.kafka.groups.values import Effect, GroupKind, Store
+from pybroker.kafka.groups.values import Effect, GroupKind, Store, StoredGroup
 from pybroker.kafka.offsets.log import OffsetsLog
 from pybroker.kafka.offsets.records import GoneRecord, GroupRecord, Key
 
@@ -90,6 +90,16 @@ class Shard:
     def beating(self, group_id: str) -> ConsumerGroup | None:
         """The group, if it has members that send heartbeats."""
         return self.consumers.groups.get(group_id) or self.shares.groups.get(group_id)
+
+    def stored(self, group_id: str, kind: GroupKind) -> StoredGroup:
+        """What is stored of a group. Raises KafkaError if there is none of this kind."""
+        stored = self.log.state.groups.get(group_id)
+        if stored is None or stored.kind is not kind:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"There is no group {group_id} of the kind {kind.shown}",
+            )
+        return stored
 
     def check_joins(self, group_id: str, kind: GroupKind) -> None:
         """Whether a member may join the group by heartbeats. Raises KafkaError."""

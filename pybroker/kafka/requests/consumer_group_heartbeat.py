@@ -7,17 +7,16 @@ member of version 0 gets its id here.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
+from pybroker.kafka.coordinator.consumer_groups import ConsumerGroups
+from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.consumer_group import (
     JOINS,
     NOTHING,
     Beat,
-    BeatAnswer,
     ConsumerGroup,
     by_topic,
 )
-from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.offsets.records import TopicPartition
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.requests.join_group import fresh_id
@@ -27,27 +26,7 @@ from pybroker.kafka.topics import partition_count, shown_topics
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
-    group_id, groups = request["group_id"], services.groups
-    try:
-        require_group(services, session, group_id)
-        answer = await _beat(services, groups, session, request)
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
-    return {
-        "member_id": answer.member_id,
-        "member_epoch": answer.epoch,
-        "heartbeat_interval_ms": groups.limits.consumers.heartbeat_interval_ms,
-        "assignment": _assignment(services, answer),
-    }
-
-
-async def _beat(
-    services: KafkaServices, groups: GroupCoordinator, session: Session, request: Request
-) -> BeatAnswer:
-    group_id = request["group_id"]
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "A group needs an id: set group.id")
-    shard = await groups.shard_of(group_id)
+    shard, group_id = await shard_to_beat(services, session, request), request["group_id"]
     topics = await _topics(services, shard.consumers.groups.get(group_id), request)
     beat = Beat(
         request["member_id"] or fresh_id(services.rng, request.client_id),
@@ -64,15 +43,38 @@ async def _beat(
         _names(request["subscribed_topic_names"]),
         session.user,
     )
+    return await answered_beat(services, shard, shard.consumers, group_id, beat)
+
+
+async def shard_to_beat(services: KafkaServices, session: Session, request: Request) -> Shard:
+    """The shard of the group that a heartbeat names. Raises KafkaError."""
+    require_group(services, session, request["group_id"])
+    if not request["group_id"]:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "A group needs an id: set group.id")
+    return await services.groups.shard_of(request["group_id"])
+
+
+async def answered_beat(
+    services: KafkaServices, shard: Shard, groups: ConsumerGroups, group_id: str, beat: Beat
+) -> Mapping[str, Any]:
+    """The response to a heartbeat in a group of `groups`. Raises KafkaError."""
     if beat.epoch == JOINS:
-        shard.check_joins(group_id, GroupKind.CONSUMER)
-    group = shard.consumers.for_beat(group_id, beat)
+        shard.check_joins(group_id, groups.kind)
+    group = groups.for_beat(group_id, beat)
     partitions = None
     if group.looks_again(beat, shard.now_ms()):
-        partitions = partition_counts(services, group.topics_with(beat))
-    answer = shard.consumers.beat(group, beat, partitions)
+        partitions = _partition_counts(services, group.topics_with(beat))
+    answer = groups.beat(group, beat, partitions)
     await shard.durable(group_id)
-    return answer
+    assignment = None
+    if answer.assignment is not None:
+        assignment = {"topic_partitions": placed(services, answer.assignment)}
+    return {
+        "member_id": answer.member_id,
+        "member_epoch": answer.epoch,
+        "heartbeat_interval_ms": services.groups.limits.consumers.heartbeat_interval_ms,
+        "assignment": assignment,
+    }
 
 
 def _names(names: Sequence[str] | None) -> frozenset[str] | None:
@@ -108,7 +110,7 @@ def _owned(
     return frozenset(found) or NOTHING
 
 
-def partition_counts(services: KafkaServices, topics: frozenset[str]) -> dict[str, int]:
+def _partition_counts(services: KafkaServices, topics: frozenset[str]) -> dict[str, int]:
     counts = {}
     for topic in topics:
         try:
@@ -116,12 +118,6 @@ def partition_counts(services: KafkaServices, topics: frozenset[str]) -> dict[st
         except KafkaError:  # no topic can have this name
             counts[topic] = 0
     return counts
-
-
-def _assignment(services: KafkaServices, answer: BeatAnswer) -> Mapping[str, Any] | None:
-    if answer.assignment is None:
-        return None
-    return {"topic_partitions": placed(services, answer.assignment)}
 
 
 def placed(services: KafkaServices, places: frozenset[TopicPartition]) -> list[dict[str, Any]]:

@@ -8,10 +8,12 @@ CREATE together with WRITE, in any order.
 
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.kafka.acls import AclOperation, acl_of, grant
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    error_fields,
+)
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_acls
 from pybroker.kafka.services import KafkaServices
@@ -37,6 +39,6 @@ async def _created(
     try:
         require_acls(services, session)
         await grant(services, acl_of(creation))
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        return {"error_code": error_code(error), "error_message": error_message(error)}
+    except REFUSALS as error:
+        return error_fields(error)
     return {"error_code": ErrorCode.NONE, "error_message": None}

@@ -7,10 +7,13 @@ Which broker takes a new partition is the cluster's choice, whatever the request
 
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    KafkaError,
+    error_fields,
+)
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.services import KafkaServices
@@ -40,9 +43,8 @@ async def _grown(
         _check(services, topic, count)
         if not only_check:
             await services.changes.grow(topic, count)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        message = error_message(error)
-        return {"name": name, "error_code": error_code(error), "error_message": message}
+    except REFUSALS as error:
+        return {"name": name} | error_fields(error)
     return {"name": name}
 
 

@@ -12,13 +12,16 @@ the storage, and it is shown as 1.
 from collections import Counter
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.kafka.configs.topic_configs import shown_configs
 from pybroker.kafka.configs.topic_table import checked_configs
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    KafkaError,
+    error_fields,
+)
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.requests.describe_configs import shown_config
@@ -59,9 +62,8 @@ async def _created(
         await _check_free(services, topic)
         if not only_check:
             await create_topic(services, topic, count, configs)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        message = error_message(error)
-        return {"name": name, "error_code": error_code(error), "error_message": message}
+    except REFUSALS as error:
+        return {"name": name} | error_fields(error)
     shown = None if only_check else [shown_config(each) for each in shown_configs(services, topic)]
     found = {"name": name, "topic_id": services.topic_ids.of(name), "configs": shown}
     return found | {"num_partitions": count, "replication_factor": 1}

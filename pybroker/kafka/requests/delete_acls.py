@@ -5,10 +5,8 @@
 
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.kafka.acls import Acl, all_acls, matches, revoke
-from pybroker.kafka.errors import KafkaError, error_code, error_message
+from pybroker.kafka.errors import REFUSALS, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_acls
 from pybroker.kafka.services import KafkaServices
@@ -29,7 +27,7 @@ async def _deleted(
     try:
         require_acls(services, session)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
+        return error_fields(error)
     matching = [acl for acl in all_acls(services) if matches(acl, wanted)]
     return {
         "error_message": None,
@@ -41,6 +39,6 @@ async def _revoked(services: KafkaServices, acl: Acl) -> dict[str, Any]:
     found = acl.resource() | acl.shown() | {"error_message": None}
     try:
         await revoke(services, acl)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        return found | {"error_code": error_code(error), "error_message": error_message(error)}
+    except REFUSALS as error:
+        return found | error_fields(error)
     return found

@@ -4,16 +4,15 @@ Versions: from 2 on flexible. An offset of -1 means everything up to the last st
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.kafka.configs.kinds import items
 from pybroker.kafka.configs.topic_configs import topic_config
 from pybroker.kafka.configs.topic_table import CLEANUP_POLICY
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code
 from pybroker.kafka.log.deleting import delete_records
-from pybroker.kafka.pacing import paced
+from pybroker.kafka.pacing import answered_by_topic
 from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.services import KafkaServices
@@ -23,18 +22,7 @@ _NOWHERE: Final = -1
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    await _deleted(services, session, topic["name"], each)
-                    async for each in paced(topic["partitions"])
-                ],
-            }
-            async for topic in paced(request["topics"])
-        ]
-    }
+    return await answered_by_topic(request, partial(_deleted, services, session))
 
 
 async def _deleted(
@@ -45,7 +33,7 @@ async def _deleted(
         log = await partition_log_of(services, session, topic, index, Operation.DELETE)
         _check_deletes(services, topic)
         start = await delete_records(log, asked["offset"])
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         code = error_code(error)
     return {"partition_index": index, "low_watermark": start, "error_code": code}
 

@@ -3,23 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pybroker.kafka.errors import KafkaError, error_code, error_message
+from pybroker.kafka.errors import REFUSALS, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.shares.group_offsets import REFUSALS, GroupOffsets
+from pybroker.kafka.shares.group_offsets import GroupOffsets
 
 Body = Mapping[str, Any]
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Body:
     offsets = GroupOffsets(services, session, request["group_id"])
-    try:
-        require_group(services, session, request["group_id"])
-        await offsets.without_members()
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
+    require_group(services, session, request["group_id"])
+    await offsets.without_members()
     asked = paced(request["topics"])
     return {"responses": [await _deleted(services, offsets, each) async for each in asked]}
 
@@ -30,5 +27,5 @@ async def _deleted(services: KafkaServices, offsets: GroupOffsets, asked: Body) 
     try:
         await offsets.delete(topic)
     except REFUSALS as error:
-        return found | {"error_code": error_code(error), "error_message": error_message(error)}
+        return found | error_fields(error)
     return found

@@ -6,9 +6,11 @@
 
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    error_fields,
+)
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.services import KafkaServices
@@ -49,7 +51,6 @@ async def _deleted(services: KafkaServices, session: Session, name: str) -> dict
         topic = services.names.topic(name)
         require_topic(services, session, Operation.DELETE, topic)
         await services.changes.delete(topic)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        message = error_message(error)
-        return {"name": name, "error_code": error_code(error), "error_message": message}
+    except REFUSALS as error:
+        return {"name": name} | error_fields(error)
     return {"name": name}

@@ -10,7 +10,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.kafka.configs.broker_configs import broker_configs
 from pybroker.kafka.configs.kinds import Resource, Shown, Source
 from pybroker.kafka.configs.topic_configs import shown_configs
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import ErrorCode, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import (
     Operation,
@@ -38,7 +38,7 @@ def _described(services: KafkaServices, session: Session, asked: dict[str, Any])
     try:
         configs = _configs(services, session, asked["resource_type"], asked["resource_name"])
     except (KafkaError, PulsarError) as error:
-        return found | {"error_code": error_code(error), "error_message": error_message(error)}
+        return found | error_fields(error)
     chosen = [each for each in configs if wanted is None or each.name in wanted]
     return found | {"configs": [shown_config(each) for each in chosen]}
 

@@ -1,11 +1,10 @@
 """DescribeProducers: the idempotent producers that have written to a partition (KIP-664)."""
 
+from functools import partial
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import KafkaError, error_code, error_message
-from pybroker.kafka.pacing import paced
+from pybroker.kafka.errors import REFUSALS, error_fields
+from pybroker.kafka.pacing import answered_by_topic
 from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.producers.sequences import ProducerSequences
@@ -14,18 +13,8 @@ from pybroker.kafka.session import Request, Session
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    await _producers(services, session, topic["name"], index)
-                    async for index in paced(topic["partition_indexes"])
-                ],
-            }
-            async for topic in paced(request["topics"])
-        ]
-    }
+    answer = partial(_producers, services, session)
+    return await answered_by_topic(request, answer, partitions="partition_indexes")
 
 
 async def _producers(
@@ -34,9 +23,8 @@ async def _producers(
     try:
         log = await partition_log_of(services, session, topic, index, Operation.READ)
         producers = await log.producers()
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        why = error_message(error)
-        return {"partition_index": index, "error_code": error_code(error), "error_message": why}
+    except REFUSALS as error:
+        return {"partition_index": index} | error_fields(error)
     return {"partition_index": index, "active_producers": [_shown(each) for each in producers]}
 
 

@@ -6,12 +6,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pybroker.kafka.errors import KafkaError, error_code, error_message
+from pybroker.kafka.errors import REFUSALS, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.shares.group_offsets import REFUSALS, GroupOffsets, Progress
+from pybroker.kafka.shares.group_offsets import GroupOffsets, Progress
 
 Body = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ async def _group(services: KafkaServices, session: Session, asked: Body) -> Body
         else:
             await offsets.shard()
     except KafkaError as error:
-        return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
+        return {"group_id": group_id} | error_fields(error)
     found = [
         {
             "topic_name": each["topic_name"],
@@ -52,6 +52,5 @@ async def _partition(offsets: GroupOffsets, topic: str, index: int) -> Body:
     try:
         progress = await offsets.progress(topic, index)
     except REFUSALS as error:
-        refused = {"error_code": error_code(error), "error_message": error_message(error)}
-        return found | refused | Progress()._asdict()
+        return found | error_fields(error) | Progress()._asdict()
     return found | progress._asdict()

@@ -6,9 +6,7 @@
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, ErrorCode, error_code
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, may_topic, require_topic, topic_operations
 from pybroker.kafka.requests.metadata import described_partitions
@@ -62,7 +60,7 @@ async def _looked_up(services: KafkaServices, session: Session, name: str) -> Fo
     try:
         require_topic(services, session, Operation.DESCRIBE, services.names.topic(name))
         count = await existing_partitions(services, name, create=False)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         return name, 0, error_code(error)
     return name, count, ErrorCode.NONE if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

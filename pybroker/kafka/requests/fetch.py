@@ -15,9 +15,7 @@ larger. With less than min_bytes the request waits for max_wait_ms, and is woken
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code
 from pybroker.kafka.fetching import Fetching, PartitionFetch, refused
 from pybroker.kafka.log.partition_log import LEADER_EPOCH
 from pybroker.kafka.pacing import paced
@@ -86,7 +84,7 @@ async def _asked(
     try:
         log = await partition_log_of(services, session, topic, index, Operation.READ)
         check_epoch(asked["current_leader_epoch"])
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         return refused(index, error_code(error))
     return PartitionFetch(
         index, log, asked["fetch_offset"], max(0, asked["partition_max_bytes"]), committed

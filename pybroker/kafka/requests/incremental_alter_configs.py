@@ -6,12 +6,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.kafka.configs.group_configs import changed_group_configs
 from pybroker.kafka.configs.kinds import Change, Resource
 from pybroker.kafka.configs.topic_configs import apply_configs, changed_configs, kept_configs
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    KafkaError,
+    error_fields,
+)
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_group_admin, require_topic
 from pybroker.kafka.services import KafkaServices
@@ -53,8 +56,8 @@ async def _altered(
     found = {"resource_type": asked["resource_type"], "resource_name": asked["resource_name"]}
     try:
         await _alter(services, session, asked, changes, only_check)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
-        return found | {"error_code": error_code(error), "error_message": error_message(error)}
+    except REFUSALS as error:
+        return found | error_fields(error)
     return found
 
 

@@ -7,14 +7,13 @@
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, error_code
 from pybroker.kafka.log.partition_log import LEADER_EPOCH, PartitionLog
 from pybroker.kafka.log.times import TimedOffset, first_at, latest_time
-from pybroker.kafka.pacing import paced
+from pybroker.kafka.pacing import answered_by_topic
 from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.requests.fetch import check_epoch
@@ -31,33 +30,22 @@ _NOWHERE: Final = TimedOffset(-1, -1)
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> dict[str, Any]:
     committed = request["isolation_level"] == _READ_COMMITTED
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    await _offset(services, session, topic["name"], each, committed)
-                    async for each in paced(topic["partitions"])
-                ],
-            }
-            async for topic in paced(request["topics"])
-        ]
-    }
+    return await answered_by_topic(request, partial(_offset, services, session, committed))
 
 
 async def _offset(
     services: KafkaServices,
     session: Session,
+    committed: bool,
     topic: str,
     asked: Mapping[str, Any],
-    committed: bool,
 ) -> dict[str, Any]:
     index = asked["partition_index"]
     try:
         check_epoch(asked["current_leader_epoch"])
         log = await partition_log_of(services, session, topic, index, Operation.DESCRIBE)
         found = await _found(log, asked["timestamp"], committed)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         code = error_code(error)
         return {"partition_index": index, "error_code": code, "timestamp": -1, "offset": -1}
     return {

@@ -13,11 +13,10 @@ with defaultNumPartitions.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import PulsarError
 from pybroker.base.runtime import Pace
 from pybroker.kafka.codec.primitives import ZERO_UUID
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code
 from pybroker.kafka.nodes import LEADER_EPOCH, NO_NODE
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import (
@@ -90,7 +89,7 @@ async def _asked(
     try:
         require_topic(services, session, Operation.DESCRIBE, services.names.topic(name))
         count = await existing_partitions(services, name, create)
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         return {"error_code": error_code(error), "name": name}
     if not count:
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name}

@@ -4,13 +4,12 @@ log ends.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import KafkaError, error_code
+from pybroker.kafka.errors import REFUSALS, error_code
 from pybroker.kafka.log.partition_log import LEADER_EPOCH
-from pybroker.kafka.pacing import paced
+from pybroker.kafka.pacing import answered_by_topic
 from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.requests.fetch import check_epoch
@@ -19,18 +18,7 @@ from pybroker.kafka.session import Request, Session
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "topic": topic["topic"],
-                "partitions": [
-                    await _end(services, session, topic["topic"], each)
-                    async for each in paced(topic["partitions"])
-                ],
-            }
-            async for topic in paced(request["topics"])
-        ]
-    }
+    return await answered_by_topic(request, partial(_end, services, session), topic="topic")
 
 
 async def _end(
@@ -43,7 +31,7 @@ async def _end(
         if asked["leader_epoch"] > LEADER_EPOCH:
             return {"partition": index, "leader_epoch": -1, "end_offset": -1}
         end = await log.offsets.end()
-    except (KafkaError, PulsarError, ManagedLedgerError) as error:
+    except REFUSALS as error:
         code = error_code(error)
         return {"partition": index, "error_code": code, "leader_epoch": -1, "end_offset": -1}
     return {"partition": index, "leader_epoch": LEADER_EPOCH, "end_offset": end}

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import ErrorCode, KafkaError, error_fields
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
@@ -25,17 +25,14 @@ NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
     sessions, epoch = ShareSessions.of(session), request["share_session_epoch"]
-    try:
-        most_chars = services.groups.limits.max_group_id_chars
-        member = member_of(request["group_id"], request["member_id"], most_chars)
-        require_group(services, session, member.group_id)
-        if epoch == BEGINS:
-            raise KafkaError(
-                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with a ShareFetch"
-            )
-        share = sessions.continued(member, epoch)
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
+    most_chars = services.groups.limits.max_group_id_chars
+    member = member_of(request["group_id"], request["member_id"], most_chars)
+    require_group(services, session, member.group_id)
+    if epoch == BEGINS:
+        raise KafkaError(
+            ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with a ShareFetch"
+        )
+    share = sessions.continued(member, epoch)
     said = await asked_of(services, request["topics"])
     failures = await acknowledge(share, said, request["is_renew_ack"])
     if epoch == ENDS:
@@ -58,4 +55,4 @@ def _partition(place: SharePlace, failures: Failures) -> dict[str, Any]:
     found = {"partition_index": place.partition, "current_leader": NO_LEADER}
     if (error := failures.get(place)) is None:
         return found
-    return found | {"error_code": error_code(error), "error_message": error_message(error)}
+    return found | error_fields(error)

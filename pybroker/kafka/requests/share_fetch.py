@@ -17,7 +17,14 @@ from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
 from pybroker.broker.subscriptions import isolation
 from pybroker.broker.subscriptions.consumer import SubscribeRequest, SubscriptionType
 from pybroker.broker.subscriptions.subscription import Subscription
-from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
+from pybroker.kafka.errors import (
+    REFUSALS,
+    ErrorCode,
+    KafkaError,
+    error_code,
+    error_fields,
+    error_message,
+)
 from pybroker.kafka.log.partition_log import PartitionLog
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.partition_logs import partition_log_of
@@ -25,13 +32,7 @@ from pybroker.kafka.permissions import Operation, require_group
 from pybroker.kafka.requests.share_acknowledge import NO_LEADER
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.shares.acknowledging import (
-    REFUSALS,
-    Failures,
-    Said,
-    acknowledge,
-    asked_of,
-)
+from pybroker.kafka.shares.acknowledging import Failures, Said, acknowledge, asked_of
 from pybroker.kafka.shares.share_configs import ShareConfigs
 from pybroker.kafka.shares.share_consumer import ShareConsumer, Taken
 from pybroker.kafka.shares.share_sessions import (
@@ -51,21 +52,18 @@ _RECORD_LIMIT: Final = 1  # share_acquire_mode
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
     sessions, epoch = ShareSessions.of(session), request["share_session_epoch"]
-    try:
-        most_chars = services.groups.limits.max_group_id_chars
-        member = member_of(request["group_id"], request["member_id"], most_chars)
-        require_group(services, session, member.group_id)
-        said = await asked_of(services, request["topics"])
-        if epoch == BEGINS and any(said.values()):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A new session has nothing to acknowledge")
-        share = sessions.begun(member) if epoch == BEGINS else sessions.continued(member, epoch)
-        refused = await acknowledge(share, said, request["is_renew_ack"])
-        if epoch == ENDS:
-            sessions.end(member)
-        else:
-            await _change(services, share, said, request)
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message}
+    most_chars = services.groups.limits.max_group_id_chars
+    member = member_of(request["group_id"], request["member_id"], most_chars)
+    require_group(services, session, member.group_id)
+    said = await asked_of(services, request["topics"])
+    if epoch == BEGINS and any(said.values()):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A new session has nothing to acknowledge")
+    share = sessions.begun(member) if epoch == BEGINS else sessions.continued(member, epoch)
+    refused = await acknowledge(share, said, request["is_renew_ack"])
+    if epoch == ENDS:
+        sessions.end(member)
+    else:
+        await _change(services, share, said, request)
     configs = ShareConfigs.of(services.group_configs.of(member.group_id))
     fetching = _Fetching(services, session, share, configs)
     if epoch != ENDS and not request["is_renew_ack"]:
@@ -243,7 +241,7 @@ class _Fetching:
             ],
         }
         if (failed := self._failures.get(place)) is not None:
-            found |= {"error_code": error_code(failed), "error_message": error_message(failed)}
+            found |= error_fields(failed)
         if refused is not None:
             found["acknowledge_error_code"] = error_code(refused)
             found["acknowledge_error_message"] = error_message(refused)

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
-from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.shares.acquired import AckBatch
@@ -16,7 +14,6 @@ from pybroker.kafka.topics import named
 
 Said = Mapping[SharePlace, Sequence[AckBatch]]
 Failures = dict[SharePlace, Exception]
-REFUSALS = (KafkaError, PulsarError, ManagedLedgerError)
 
 
 async def asked_of(services: KafkaServices, topics: Sequence[Mapping[str, Any]]) -> Said:

@@ -6,10 +6,8 @@ Only partitions that this broker serves: others answer NOT_LEADER_OR_FOLLOWER.
 import logging
 from typing import Final, NamedTuple
 
-from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.errors import PulsarError
 from pybroker.kafka.coordinator.shard import Shard, non_empty
-from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.errors import REFUSALS
 from pybroker.kafka.groups.share_group import ShareGroup, topics_in
 from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.log.partition_log import PartitionLog
@@ -23,7 +21,6 @@ from pybroker.kafka.topics import partition_count
 log = logging.getLogger(__name__)
 
 UNKNOWN: Final = -1  # an offset or a lag
-REFUSALS = (KafkaError, PulsarError, ManagedLedgerError)
 
 
 class Progress(NamedTuple):
@@ -45,11 +42,7 @@ class GroupOffsets:
         """Raises KafkaError: GROUP_ID_NOT_FOUND, or the coordinator cannot answer."""
         shard = await self._services.groups.shard_of(self._group_id)
         await shard.durable(self._group_id)
-        stored = shard.log.state.groups.get(self._group_id)
-        if stored is None or stored.kind is not GroupKind.SHARE:
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {self._group_id}"
-            )
+        shard.stored(self._group_id, GroupKind.SHARE)
         return shard
 
     async def without_members(self) -> None:
