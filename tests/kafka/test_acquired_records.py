@@ -90,8 +90,8 @@ def test_records_are_handed_out_once_and_in_order(bits: int, most: int) -> None:
     entry = AcquiredEntry(Position(1, 1), 100, 71, bits, b"", 1, 0.0, waiting=bits)
     given_out: list[int] = []
     while entry.waiting:
-        ranges = entry.acquire(most)
-        offsets = [each for first, last in ranges for each in range(first, last + 1)]
+        parts = runs(entry.acquire(most))
+        offsets = [100 + each for start, stop in parts for each in range(start, stop)]
         assert 0 < len(offsets) <= most
         given_out += offsets
     assert given_out == [100 + index for index in range(71) if bits >> index & 1]

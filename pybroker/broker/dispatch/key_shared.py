@@ -270,8 +270,8 @@ class KeySharedDispatcher(SharedDispatcher):
         super().release(consumer, positions)
         self._free(positions)
 
-    def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
-        returned = super()._give_back(consumer, positions)
+    def give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
+        returned = super().give_back(consumer, positions)
         self._free(
             (ledger_id, entry_id)
             for ledger_id, entry_ids in returned.items()

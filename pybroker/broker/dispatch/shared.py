@@ -95,7 +95,7 @@ class SharedDispatcher:
     def remove(self, consumer: Consumer) -> None:
         self._levels.remove(consumer)
         # Not counted as a redelivery: the application never saw most of these messages.
-        self._give_back(consumer, None)
+        self.give_back(consumer, None)
         if not self._levels:
             self._unread.forget()
 
@@ -273,9 +273,10 @@ class SharedDispatcher:
         open transaction has acknowledged are not held by a consumer and stay withheld.
         """
         consumer.left_out.asked_again(positions)
-        self._counts.increment(self._give_back(consumer, positions))
+        self._counts.increment(self.give_back(consumer, positions))
 
-    def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
+    def give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
+        """Like `redeliver`, but not counted; returns what the consumer held."""
         unacked = consumer.unacked
         before = unacked.messages
         # A batch may be named once per message.

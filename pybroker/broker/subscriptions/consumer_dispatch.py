@@ -154,6 +154,14 @@ class ConsumerDispatch:
             self.dispatcher.redeliver(consumer, positions, drops)
             self.notify()
 
+    def give_back(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """See Subscription.give_back."""
+        to = self.dispatcher
+        if isinstance(to, SharedDispatcher) and consumer in self.consumers:
+            consumer.left_out.asked_again(positions)
+            to.give_back(consumer, positions)
+            self.notify()
+
     @property
     def redelivers_by_id(self) -> bool:
         """Whether single messages can be redelivered: Exclusive and Failover redeliver all."""

@@ -131,6 +131,12 @@ class Subscription:
         """
         self.dispatch.redeliver(consumer, positions, drops)
 
+    def give_back(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Deliver these entries again, on Shared and Key_Shared. No redelivery is counted: the
+        application never saw them.
+        """
+        self.dispatch.give_back(consumer, positions)
+
     @property
     def redelivers_by_id(self) -> bool:
         """Whether single messages can be redelivered: Exclusive and Failover redeliver all."""

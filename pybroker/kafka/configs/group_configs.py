@@ -31,7 +31,7 @@ GROUP_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             "latest",
             effect="where the group's subscription of a topic begins",
         ),
-        number(DELIVERY_COUNT_LIMIT, 5, 2, 10, "then a batch is given up"),
+        number(DELIVERY_COUNT_LIMIT, 5, 2, 10, "then a record is given up"),
         choice(
             ISOLATION_LEVEL,
             "read_committed",

@@ -40,6 +40,11 @@ class ShareGroup(ConsumerGroup):
     def state(self) -> GroupState:
         return GroupState.STABLE if self.members else GroupState.EMPTY
 
+    def has_partitions(self, partitions: Mapping[str, int]) -> None:
+        """Topics that do not exist have no subscription, and are not stored."""
+        super().has_partitions(partitions)
+        self.known_topics |= {topic for topic, count in partitions.items() if count}
+
     def _check(self, beat: Beat) -> None:
         super()._check(beat)
         if len(self.known_topics | (beat.topics or frozenset())) > _MOST_TOPICS:
@@ -47,10 +52,6 @@ class ShareGroup(ConsumerGroup):
                 ErrorCode.INVALID_REQUEST,
                 f"A share group may subscribe to {_MOST_TOPICS} topics in its life",
             )
-
-    def _update(self, member: ConsumerMember, beat: Beat) -> bool:
-        self.known_topics |= beat.topics or frozenset()
-        return super()._update(member, beat)
 
     def _assign_if_due(self) -> None:
         if self.target_epoch < self.epoch:

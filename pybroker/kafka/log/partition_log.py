@@ -8,7 +8,7 @@ fails gives its sequence back.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, PulsarError
@@ -50,6 +50,7 @@ class PartitionLog:
         self.publisher = Publisher(topic)
         self._append_time = AppendTime(topic)
         self.waiting: dict[Changed, None] = {}  # called when there may be more to read
+        self.kept: dict[str, Any] = {}  # what share groups know of it, by their ids
         self._is_open = self._closed = False
         self._snapshots: ProducerSnapshots | None = None
         self._producers: PartitionProducers | None = None

@@ -33,7 +33,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
             ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with a ShareFetch"
         )
     share = sessions.continued(member, epoch)
-    said = await asked_of(services, request["topics"])
+    said = await asked_of(request["topics"])
     failures = await acknowledge(share, said, request["is_renew_ack"])
     if epoch == ENDS:
         sessions.end(member)

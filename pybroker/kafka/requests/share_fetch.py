@@ -43,6 +43,7 @@ from pybroker.kafka.shares.share_sessions import (
     ShareSessions,
     member_of,
 )
+from pybroker.kafka.topics import learn_ids
 
 _MOST_WAIT_S: Final = 30.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
@@ -55,7 +56,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     most_chars = services.groups.limits.max_group_id_chars
     member = member_of(request["group_id"], request["member_id"], most_chars)
     require_group(services, session, member.group_id)
-    said = await asked_of(services, request["topics"])
+    said = await asked_of(request["topics"])
     if epoch == BEGINS and any(said.values()):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A new session has nothing to acknowledge")
     share = sessions.begun(member) if epoch == BEGINS else sessions.continued(member, epoch)
@@ -63,7 +64,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     if epoch == ENDS:
         sessions.end(member)
     else:
-        await _change(services, share, said, request)
+        await _change(share, said, request)
     configs = ShareConfigs.of(services.group_configs.of(member.group_id))
     fetching = _Fetching(services, session, share, configs)
     if epoch != ENDS and not request["is_renew_ack"]:
@@ -74,16 +75,13 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     }
 
 
-async def _change(
-    services: KafkaServices, share: ShareSession, said: Said, request: Request
-) -> None:
+async def _change(share: ShareSession, said: Said, request: Request) -> None:
     """Adds the partitions of a request, and removes the forgotten ones. Raises KafkaError."""
     for place in said:
         share.add(place)
     async for topic in paced(request["forgotten_topics_data"]):
-        name = services.topic_ids.name_of(topic["topic_id"]) or ""
         for partition in topic["partitions"]:
-            share.remove(SharePlace(topic["topic_id"], name, partition))
+            share.remove(SharePlace(topic["topic_id"], partition))
 
 
 class _Fetching:
@@ -179,10 +177,12 @@ class _Fetching:
 
     async def _consumer(self, place: SharePlace) -> ShareConsumer:
         """Raises KafkaError, PulsarError, ManagedLedgerError."""
-        if not place.topic:
+        await learn_ids(self._services, [place.topic_id])
+        topic = self._services.topic_ids.name_of(place.topic_id)
+        if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         log = await partition_log_of(
-            self._services, self._session, place.topic, place.partition, Operation.READ
+            self._services, self._session, topic, place.partition, Operation.READ
         )
         known = self._share.partitions.get(place)
         if known is None or known.closed:

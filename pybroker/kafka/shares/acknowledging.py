@@ -6,26 +6,23 @@ from typing import Any
 
 from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError
 from pybroker.kafka.pacing import paced
-from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.shares.acquired import AckBatch
 from pybroker.kafka.shares.share_consumer import ShareConsumer
 from pybroker.kafka.shares.share_sessions import SharePlace, ShareSession
-from pybroker.kafka.topics import named
 
 Said = Mapping[SharePlace, Sequence[AckBatch]]
 Failures = dict[SharePlace, Exception]
 
 
-async def asked_of(services: KafkaServices, topics: Sequence[Mapping[str, Any]]) -> Said:
-    """The partitions of a request, with their acknowledgements; unknown topics have no name."""
-    found: dict[SharePlace, Sequence[AckBatch]] = {}
-    async for name, topic in named(services, topics):
+async def asked_of(topics: Sequence[Mapping[str, Any]]) -> Said:
+    """The partitions of a request, with their acknowledgements."""
+    found: dict[SharePlace, list[AckBatch]] = {}
+    async for topic in paced(topics):
         async for each in paced(topic["partitions"]):
-            place = SharePlace(topic["topic_id"], name or "", each["partition_index"])
-            found[place] = [
+            found.setdefault(SharePlace(topic["topic_id"], each["partition_index"]), []).extend(
                 AckBatch(said["first_offset"], said["last_offset"], said["acknowledge_types"])
                 for said in each["acknowledgement_batches"]
-            ]
+            )
     return found
 
 

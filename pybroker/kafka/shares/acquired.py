@@ -66,21 +66,18 @@ class AcquiredEntry:
     def is_over(self) -> bool:
         return not (self.waiting or self.undecided)
 
-    def acquire(self, most_records: int) -> list[tuple[int, int]]:
-        """Hands out at most so many of the waiting records; returns their ranges of offsets, with
-        both ends.
-        """
-        found, taken, left = [], 0, most_records
+    def acquire(self, most_records: int) -> int:
+        """Hands out at most so many of the waiting records; returns their indexes."""
+        taken, left = 0, most_records
         for start, stop in runs(self.waiting):
             if left <= 0:
                 break
             stop = min(stop, start + left)
-            found.append((self.first_offset + start, self.first_offset + stop - 1))
             taken |= mask(start, stop)
             left -= stop - start
         self.waiting &= ~taken
         self.undecided |= taken
-        return found
+        return taken
 
 
 def mask(start: int, stop: int) -> int:
@@ -107,8 +104,11 @@ class AcquiredRecords:
     def add(self, entry: AcquiredEntry) -> None:
         self._entries[entry.first_offset] = entry
 
+    def has(self, entry: AcquiredEntry) -> bool:
+        return self._entries.get(entry.first_offset) is entry
+
     def remove(self, entry: AcquiredEntry) -> None:
-        if self._entries.get(entry.first_offset) is entry:
+        if self.has(entry):
             del self._entries[entry.first_offset]
 
     def clear(self) -> None:

@@ -6,6 +6,7 @@ Only partitions that this broker serves: others answer NOT_LEADER_OR_FOLLOWER.
 import logging
 from typing import Final, NamedTuple
 
+from pybroker.broker.subscriptions import isolation
 from pybroker.kafka.coordinator.shard import Shard, non_empty
 from pybroker.kafka.errors import REFUSALS
 from pybroker.kafka.groups.share_group import ShareGroup, topics_in
@@ -16,6 +17,7 @@ from pybroker.kafka.permissions import Operation
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Session
 from pybroker.kafka.shares.acquired import mask
+from pybroker.kafka.shares.share_configs import ShareConfigs
 from pybroker.kafka.topics import partition_count
 
 log = logging.getLogger(__name__)
@@ -82,8 +84,10 @@ class GroupOffsets:
             await partition_log.offsets.start(), min(offset, await partition_log.offsets.end())
         )
         place = await partition_log.offsets.find(offset)
+        configs = ShareConfigs.of(self._services.group_configs.of(self._group_id))
+        properties = {isolation.PROPERTY: configs.isolation_level}  # if it begins with this
         subscription = await partition_log.topic.subscription(
-            self._group_id, place.position.before, {}, create=True
+            self._group_id, place.position.before, properties, create=True
         )
         run = await partition_log.topic.ledger.read(place.position, place.position, 1, 1)
         if run is None:  # at the end

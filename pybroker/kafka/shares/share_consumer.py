@@ -8,8 +8,9 @@ Between two fetches there are no permits, so nothing arrives that nobody asked f
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from managed_ledger.position import Position
@@ -19,7 +20,8 @@ from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.kafka.log.offsets import Placed
 from pybroker.kafka.log.partition_log import PartitionLog
 from pybroker.kafka.log.reading import AsBatch, converted_batch, stored_batch
-from pybroker.kafka.shares.acquired import AckBatch, AcquiredEntry, AcquiredRecords, mask
+from pybroker.kafka.shares.acquired import AckBatch, AcquiredEntry, AcquiredRecords, mask, runs
+from pybroker.kafka.shares.handed_out import HandedOut
 from pybroker.kafka.shares.share_configs import ShareConfigs
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class Arrived(NamedTuple):
     size_bytes: int
     redelivery_count: int
     unacked: int | None
+    expires_s: float
 
 
 class Range(NamedTuple):
@@ -49,12 +52,12 @@ class Taken:
     records: int = 0
     size_bytes: int = 0
 
-    def add(self, entry: AcquiredEntry, ranges: Sequence[tuple[int, int]]) -> None:
+    def add(self, entry: AcquiredEntry, ranges: Iterable[Range]) -> None:
         self.batches.append(entry.batch)
         self.size_bytes += len(entry.batch)
-        for first, last in ranges:
-            self.acquired.append(Range(first, last, entry.delivery_count))
-            self.records += last - first + 1
+        for each in ranges:
+            self.acquired.append(each)
+            self.records += each.last - each.first + 1
 
 
 class ShareConsumer:
@@ -73,6 +76,7 @@ class ShareConsumer:
         self._arrived_bytes = self._room_bytes = 0
         self._begun: AcquiredEntry | None = None  # a batch of which records are left to hand out
         self._acquired = AcquiredRecords()
+        self._handed_out: HandedOut = partition.kept.setdefault(subscription.name, HandedOut())
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -108,8 +112,9 @@ class ShareConsumer:
             bits = None if unacked_indexes is None else unacked_indexes.get(entry_id)
             unacked = None if bits is None else bits[0]
             at = Position(ledger_id, entry_id)
-            self._arrived.append(Arrived(at, len(entry), count, unacked))
+            self._arrived.append(Arrived(at, len(entry), count, unacked, self._lock_ends_s))
             self._arrived_bytes += len(entry)
+        self._expire_later()
         if self.when_arrived is not None:
             self.when_arrived()
 
@@ -121,6 +126,8 @@ class ShareConsumer:
 
     def close_consumer(self, consumer: Consumer, reason: str) -> None:
         """The topic is unloaded, or its cursor moves: what was acquired counts no longer."""
+        self._handed_out.clear()
+        self._forget_counts()
         self._end()
 
     # -- fetching
@@ -157,13 +164,22 @@ class ShareConsumer:
             if taken.size_bytes + len(entry.batch) > most_bytes and not is_first:
                 break
             most = most_records - taken.records if is_strict else entry.messages
-            taken.add(entry, entry.acquire(most))
+            taken.add(entry, self._ranges(entry, entry.acquire(most)))
             entry.expires_s = self._lock_ends_s
             self._acquired.add(entry)
             if not entry.waiting:
                 self._begun, entry.batch = None, b""  # the client has it
         self._expire_later()
         return taken
+
+    def _ranges(self, entry: AcquiredEntry, bits: int) -> list[Range]:
+        first = entry.first_offset
+        found = [
+            Range(first + start, first + stop - 1, count)
+            for count, part in self._handed_out.by_count(entry, bits)
+            for start, stop in runs(part)
+        ]
+        return sorted(found)
 
     @property
     def _lock_ends_s(self) -> float:
@@ -174,17 +190,31 @@ class ShareConsumer:
         while self._arrived and not self.closed:
             arrived = self._arrived.popleft()
             self._arrived_bytes -= arrived.size_bytes
-            entry = await self._read(arrived)
+            try:
+                entry = await self._read(arrived)
+            except BaseException:
+                self._subscription.give_back(self._consumer, [arrived.position])
+                raise
             if self.closed or entry is None:
                 continue
-            if entry.delivery_count <= self._configs.delivery_count_limit:
+            self._give_up(entry)
+            if entry.waiting:
                 return entry
-            log.info(
-                "%s: the batch at offset %d was delivered %d times: it is given up",
-                self._subscription, entry.first_offset, entry.delivery_count - 1,
-            )  # fmt: skip
-            self._acknowledge([entry.position, *entry.chunks])
         return None
+
+    def _give_up(self, entry: AcquiredEntry) -> None:
+        """The records that were delivered too often."""
+        limit = self._configs.delivery_count_limit
+        bits = self._handed_out.too_often(entry, limit)
+        if not bits:
+            return
+        log.info(
+            "%s: %d records of the batch at offset %d were delivered %d times: they are given up",
+            self._subscription, bits.bit_count(), entry.first_offset, limit,
+        )  # fmt: skip
+        entry.unacked &= ~bits
+        entry.waiting &= ~bits
+        self._settle([entry])
 
     async def _read(self, arrived: Arrived) -> AcquiredEntry | None:
         """None for a chunk: it is acknowledged with the last one of its message."""
@@ -232,35 +262,61 @@ class ShareConsumer:
         over = [each for each in entries if each.is_over]
         for entry in over:
             self._acquired.remove(entry)
-        self._give_back([each.position for each in over if each.released])
+        self._give_back([each for each in over if each.released])
 
     def _acknowledge(self, positions: Sequence[Position]) -> None:
+        for each in positions:
+            self._handed_out.forget(each)
         self._subscription.acknowledge(self._consumer, positions)
 
-    def _give_back(self, positions: Sequence[Position]) -> None:
-        if positions:
-            self._subscription.redeliver(self._consumer, positions)
+    def _give_back(self, entries: Sequence[AcquiredEntry]) -> None:
+        """Counted: the member may have died of them."""
+        for each in entries:
+            self._handed_out.came_back(each, self._configs.delivery_count_limit)
+        if entries:
+            self._subscription.redeliver(self._consumer, [each.position for each in entries])
 
     # -- time
 
     def _expire_later(self) -> None:
-        if self._timer is not None or self.closed or not len(self._acquired):
+        if self._timer is not None or self.closed:
             return
-        ends_s = min(each.expires_s for each in self._acquired.entries())
-        self._timer = asyncio.get_running_loop().call_at(ends_s, self._expire)
+        ends_s = [each.expires_s for each in self._acquired.entries()]
+        ends_s += [each.expires_s for each in (self._unseen, *islice(self._arrived, 1)) if each]
+        if ends_s:
+            self._timer = asyncio.get_running_loop().call_at(min(ends_s), self._expire)
+
+    @property
+    def _unseen(self) -> AcquiredEntry | None:
+        """A batch that did not fit in the last response: the member was given nothing of it."""
+        begun = self._begun
+        return None if begun is None or self._acquired.has(begun) else begun
 
     def _expire(self) -> None:
         """Gives back the records whose lock has run out."""
         self._timer = None
         now_s = asyncio.get_running_loop().time()
+        self._give_back_unseen(now_s)
         late = [each for each in self._acquired.entries() if each.expires_s <= now_s]
         for entry in late:
-            entry.released |= entry.undecided | entry.waiting
-            entry.undecided = entry.waiting = 0
+            self._acquired.remove(entry)
             if entry is self._begun:
                 self._begun = None
-        self._settle(late)
+        self._give_back(late)
         self._expire_later()
+
+    def _give_back_unseen(self, now_s: float) -> None:
+        """What has arrived and was not handed out, because the member asks for nothing."""
+        late: list[Position] = []
+        while self._arrived and self._arrived[0].expires_s <= now_s:
+            arrived = self._arrived.popleft()
+            self._arrived_bytes -= arrived.size_bytes
+            late.append(arrived.position)
+        if (unseen := self._unseen) is not None and unseen.expires_s <= now_s:
+            self._begun = None
+            late.append(unseen.position)
+        if late:
+            self._subscription.give_back(self._consumer, late)
 
     # -- the end
 
@@ -268,10 +324,15 @@ class ShareConsumer:
         """Gives back all that is undecided. Idempotent."""
         if self.closed:
             return
-        given = [each.position for each in self._acquired.entries()]
+        given = self._acquired.entries()
         self._end()
-        self._give_back(given)  # counted: the member may have died of them
+        self._give_back(given)
         self._subscription.remove_consumer(self._consumer)
+        self._forget_counts()
+
+    def _forget_counts(self) -> None:
+        if not (self._handed_out or self._subscription.consumers):
+            self.partition.kept.pop(self._subscription.name, None)
 
     def _end(self) -> None:
         self.closed = True

@@ -4,7 +4,7 @@ Epoch 0 begins a session, -1 ends it, and every request between raises it by one
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from pybroker.kafka.errors import ErrorCode, KafkaError
@@ -13,7 +13,7 @@ from pybroker.kafka.shares.share_consumer import ShareConsumer
 
 _SESSIONS: Final = "share sessions"  # the name in Session.kept
 _MOST_SESSIONS: Final = 20  # of a connection; a consumer has one
-_MOST_PARTITIONS: Final = 10_000
+_MOST_PARTITIONS: Final = 10_000  # of them together
 BEGINS, ENDS = 0, -1
 _LAST_EPOCH: Final = 2**31 - 1
 
@@ -24,18 +24,21 @@ class Member(NamedTuple):
 
 
 class SharePlace(NamedTuple):
+    """The topic's name is looked up at each use: the broker may come to know it later."""
+
     topic_id: bytes
-    topic: str
     partition: int
 
 
 class ShareSession:
-    def __init__(self, member: Member, ids: Iterator[int]) -> None:
+    def __init__(self, member: Member, ids: Iterator[int], places: Callable[[], int]) -> None:
+        """`places`: how many partitions the sessions of the connection have."""
         self.member = member
         self.epoch = 1  # that the next request must have
         self.partitions: dict[SharePlace, ShareConsumer | None] = {}  # None: not joined yet
         self._turn = 0
         self._ids = ids
+        self._places = places
 
     def next_id(self) -> int:
         """Of a consumer, unique on the connection."""
@@ -43,11 +46,14 @@ class ShareSession:
 
     def add(self, place: SharePlace) -> None:
         """Raises KafkaError, INVALID_REQUEST, if there are too many."""
-        if place not in self.partitions and len(self.partitions) >= _MOST_PARTITIONS:
+        if place in self.partitions:
+            return
+        if self._places() >= _MOST_PARTITIONS:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"A session may have {_MOST_PARTITIONS} partitions"
+                ErrorCode.INVALID_REQUEST,
+                f"The share sessions of a connection may have {_MOST_PARTITIONS} partitions",
             )
-        self.partitions.setdefault(place, None)
+        self.partitions[place] = None
 
     def remove(self, place: SharePlace) -> None:
         if (consumer := self.partitions.pop(place, None)) is not None:
@@ -89,8 +95,11 @@ class ShareSessions:
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
                 f"A connection may have {_MOST_SESSIONS} share sessions",
             )
-        made = self._sessions[member] = ShareSession(member, self._ids)
+        made = self._sessions[member] = ShareSession(member, self._ids, self._places)
         return made
+
+    def _places(self) -> int:
+        return sum(len(each.partitions) for each in self._sessions.values())
 
     def continued(self, member: Member, epoch: int) -> ShareSession:
         """With `epoch`, which may be ENDS. Raises KafkaError: SHARE_SESSION_NOT_FOUND,
