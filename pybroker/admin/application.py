@@ -34,6 +34,7 @@ from pybroker.admin.routes.live_transaction import LiveTransactionRoutes
 from pybroker.admin.routes.lookup import LookupRoutes
 from pybroker.admin.routes.message import MessageRoutes
 from pybroker.admin.routes.metrics import MetricsRoutes
+from pybroker.admin.routes.migration import MigrationRoutes
 from pybroker.admin.routes.namespace import NamespaceRoutes
 from pybroker.admin.routes.permission import PermissionRoutes
 from pybroker.admin.routes.policy import PolicyRoutes
@@ -115,6 +116,7 @@ AREAS = (
     TransactingRoutes,
     TransactionalIdRoutes,
     KafkaRoutes,
+    MigrationRoutes,
     FaultRoutes,
     MetricsRoutes,
     QuotaRoutes,

@@ -18,7 +18,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TopicNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
 from pybroker.broker.client_topics import ServedTopic, persistent
@@ -41,6 +41,7 @@ from pybroker.broker.policies.following import Following
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
+from pybroker.broker.scalable.elsewhere import NoOthers, OtherBrokersOfParts
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.topic_lists.lists import TopicLists
@@ -69,6 +70,7 @@ class Topics(WithScalable):
         check_interceptors(config)
         self.tenants = tenants
         self.ownership: Ownership = ALONE
+        self.others_of_parts: OtherBrokersOfParts = NoOthers()
         self.permissions = Permissions(metadata, tenants)
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
@@ -232,6 +234,8 @@ class Topics(WithScalable):
         await self.deletions.subscriptions_settled(name)
         if is_segment := self.is_segment(name):
             self.scalable.check_segment(name)
+            if name.domain != SEGMENT:
+                await self.scalable.parts.freed(name.scalable_name)
         opening = Topic.open(name, self._services, self.policies.of(name))
         topic = await self.measures.of_load(opening)
         topic.buffer.contents.join(self.open_contents, name.namespace_name)

@@ -5,9 +5,11 @@ each sealed, under the names that it had. Once these are pruned, nobody can crea
 topic again: clients of 4.x would publish to a topic that the others do not know.
 """
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TopicTerminated
@@ -55,6 +57,14 @@ class WithScalable:
             return False
         whole = name.scalable_name
         return self.tenants.has_scalable_topic(whole) and self.scalable.was_ordinary(whole)
+
+    def place_of(self, name: TopicName) -> TopicName:
+        """The name whose hash decides in which bundle a topic is: what was migrated is served by
+        the broker of the scalable topic.
+        """
+        with suppress(CorruptStorage):  # of the record: then nobody can use either
+            return name.scalable_name if self.was_migrated(name) else name
+        return name
 
     def check_not_migrated(self, name: TopicName) -> None:
         """Raises Conflict."""

@@ -47,6 +47,8 @@ class Boundaries:
         self._known: dict[str, tuple[int, ...]] = {}
         # Called with a namespace whose division was changed or deleted.
         self.on_change: Callable[[str], None] = _do_nothing
+        # The name whose hash decides where a topic is; see Topics.place_of.
+        self.place_of: Callable[[TopicName], TopicName] = lambda name: name
 
     async def open(self) -> None:
         """Loads all boundaries. Raises ZooKeeperError if ZooKeeper does not answer."""
@@ -64,7 +66,7 @@ class Boundaries:
         bounds = self._known.get(name.namespace_name)
         if bounds is None:
             return None
-        at = min(bisect_right(bounds, hash_of(name)), len(bounds) - 1)
+        at = min(bisect_right(bounds, hash_of(self.place_of(name))), len(bounds) - 1)
         return Bundle(name.namespace_name, bounds[at - 1], bounds[at])
 
     def is_current(self, bundle: Bundle) -> bool:

@@ -14,6 +14,7 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock
 from pybroker.base.version import version
 from pybroker.broker.brokers.ownership import BrokerAddress, Bundle
@@ -86,6 +87,10 @@ class Cluster:
     def is_certain(self) -> bool:
         """Implements Neighbours."""
         return bool(self.broker_id) and self._zookeeper.is_certain
+
+    def place_by(self, place_of: Callable[[TopicName], TopicName]) -> None:
+        """`place_of` returns the name whose hash decides in which bundle a topic is."""
+        self._boundaries.place_of = place_of
 
     def on_suspended(self, suspended: Callable[[], None]) -> None:
         self._suspended.append(suspended)

@@ -41,6 +41,7 @@ from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.foreign_policies import ForeignTopicPolicies
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
+from pybroker.cluster.others_of_parts import OthersOfParts
 from pybroker.cluster.settings import cluster_settings, common_settings, storage_config
 from pybroker.cluster.shared_count import share_coordinators
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
@@ -135,7 +136,10 @@ class ClusterMembership:
         return await self.transactions.ask_kafka(broker, command)
 
     async def open(self, broker: Parts) -> None:
+        topics = broker.topics
         use_pulsars_formats(broker.coordinators)
+        self._cluster.place_by(topics.place_of)
+        topics.others_of_parts = OthersOfParts(self._cluster.live, self._cluster.admin)
         self.transactions = SharedTransactions(
             self.ownership,
             broker.topics,
@@ -153,7 +157,7 @@ class ClusterMembership:
         foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)
 
         def came(bundle: Bundle) -> None:
-            broker.topics.deletions.finish_of(bundle.holds)
+            topics.deletions.finish_of(lambda name: bundle.holds(topics.place_of(name)))
             foreign_policies.look(bundle.namespace)
 
         self.ownership.on_change(came, broker.kafka_offsets.release)
@@ -205,8 +209,9 @@ class ClusterMembership:
 
 
 def size_of(topics: Topics, bundle: Bundle) -> BundleSize:
-    names = [name for name in topics.loaded_names() if bundle.holds(name)]
-    return BundleSize(list(map(hash_of, names)), sum(map(_sessions, topics.loaded_of(names))))
+    names = [name for name in topics.loaded_names() if bundle.holds(topics.place_of(name))]
+    hashes = [hash_of(topics.place_of(name)) for name in names]
+    return BundleSize(hashes, sum(map(_sessions, topics.loaded_of(names))))
 
 
 def _sessions(topic: ServedTopic) -> int:

@@ -289,6 +289,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _TRANSACTIONS + "/{most}/{least}/kafkaOffsets", Need.LOGIN),
         ("*", _TRANSACTIONS + "*", Need.SUPER_USER),
         ("*", "/admin/v3/kafka/*", Need.SUPER_USER),
+        ("*", "/admin/v3/migrations/*", Need.SUPER_USER),
         # test mode
         ("*", "/admin/v3/faults/*", Need.SUPER_USER),
         ("*", "/admin/v3/clock*", Need.SUPER_USER),

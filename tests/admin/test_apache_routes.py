@@ -100,6 +100,8 @@ OURS: Final = {
     ("GET", "/admin/v3/kafka/groups/{}"),
     ("DELETE", "/admin/v3/kafka/offsets/{}"),
     ("GET", "/admin/v3/kafka/endOffsets/{}"),
+    ("GET", "/admin/v3/migrations/{}/{}/{}"),
+    ("PUT", "/admin/v3/migrations/{}/{}/{}"),
     ("GET", "/admin/v3/transactions/ended"),
     ("GET", "/admin/v3/transactions/live"),
     ("GET", "/admin/v3/transactions/segments/{}/{}/{}"),

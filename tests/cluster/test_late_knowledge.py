@@ -1,12 +1,12 @@
 """Administrators use any broker, and a broker learns a little late what was done at another."""
 
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from credentials import TOKEN_SETTINGS, token
 from rest import Rest
-from txn_cluster import COORDINATOR, TxnBroker, TxnCluster
+from txn_cluster import COORDINATOR, TxnCluster, hears_when_asked
 
 from pybroker.base.errors import AuthorizationError, NotAllowed
 from pybroker.base.names import TopicName
@@ -46,25 +46,11 @@ class World:
         """From before it hears late: a broker that takes a bundle catches up."""
         for name in names:
             self.cluster.take(self.two.broker, name)
-        _hears_when_asked(self.two.broker)
+        hears_when_asked(self.two.broker)
         return self
 
     def create(self) -> None:
         self.one.do("PUT", "v2/persistent/public/default/orders/partitions", b"2")
-
-
-def _hears_when_asked(broker: TxnBroker) -> None:
-    """The broker learns nothing from others until it must catch up."""
-    metadata = cast(Any, broker.broker._backend)._metadata
-    request, caught_up = metadata._refresh.request, metadata.caught_up
-    metadata._refresh.request = lambda: None
-
-    async def catch_up() -> None:
-        metadata._refresh.request = request
-        await caught_up()
-        metadata._refresh.request = lambda: None
-
-    metadata.caught_up = catch_up
 
 
 @pytest.fixture

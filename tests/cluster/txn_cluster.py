@@ -5,7 +5,7 @@ brokers.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from credentials import token
 from sim_ledger import LIMITS, SESSION_MS, LedgerLife
@@ -204,3 +204,17 @@ class TxnCluster:
         return await self.client_at(broker).subscribe(
             topic, subscription, initial_position=InitialPosition.Earliest
         )
+
+
+def hears_when_asked(broker: TxnBroker) -> None:
+    """The broker learns nothing from others until it must catch up."""
+    metadata = cast(Any, broker.broker._backend)._metadata
+    request, caught_up = metadata._refresh.request, metadata.caught_up
+    metadata._refresh.request = lambda: None
+
+    async def catch_up() -> None:
+        metadata._refresh.request = request
+        await caught_up()
+        metadata._refresh.request = lambda: None
+
+    metadata.caught_up = catch_up

@@ -80,10 +80,12 @@ class V5Connection:
         update.dag.controller_broker_url = _as_known(update.dag.controller_broker_url)
         return update.dag
 
-    async def join(self, topic: str, name: str, consumer_id: int = 1) -> Any:
+    async def join(
+        self, topic: str, name: str, consumer_id: int = 1, subscription: str = "s"
+    ) -> Any:
         asked = pb.CommandScalableTopicSubscribe(
             topic=topic,
-            subscription="s",
+            subscription=subscription,
             consumer_name=name,
             consumer_id=consumer_id,
             consumer_type=pb.STREAM,

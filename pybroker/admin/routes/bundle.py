@@ -207,7 +207,7 @@ class BundleRoutes:
             places = [middle(bundle)]
         else:
             names = await self._names(request)
-            places = [place_to_split(bundle, [hash_of(TopicName.parse(name)) for name in names])]
+            places = [place_to_split(bundle, [hash_of(self._place_of(name)) for name in names])]
         if not all(bundle.low < at < bundle.high for at in places) or len(places) > _MOST_PLACES:
             raise HTTPException(
                 412,
@@ -230,7 +230,7 @@ class BundleRoutes:
         bundle = await self._bundle(request)
         wanted = set((asked(request, "topics") or "").split(",")) - {""}
         positions = {
-            name: hash_of(TopicName.parse(name))
+            name: hash_of(self._place_of(name))
             for name in await self._names(request)
             if not wanted or name in wanted
         }
@@ -239,6 +239,9 @@ class BundleRoutes:
             "bundle": bundle.range,
             "topicHashPositions": positions,
         }
+
+    def _place_of(self, name: str) -> TopicName:
+        return self._topics.place_of(TopicName.parse(name))
 
     def _namespace(self, request: Request) -> str:
         namespace = namespace_of(request)
@@ -267,7 +270,7 @@ class BundleRoutes:
     async def _names(self, request: Request) -> list[str]:
         bundle = await self._bundle(request)
         names = (await self._topics.lists.get(bundle.namespace)).names
-        return [name for name in names if bundle.holds(TopicName.parse(name))]
+        return [name for name in names if bundle.holds(self._place_of(name))]
 
     async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
         for name in map(TopicName.parse, await self._names(request)):

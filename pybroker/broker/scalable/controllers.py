@@ -148,7 +148,7 @@ class Controllers:
         self._measures.consumers, self._measures.blocked = self._consumers, self._blocked
         self._auto_scaler = topics.scalable.auto_scaler
         self._auto_scaler.consumers = self._largest_of
-        topics.scalable.members = self._members
+        topics.scalable.members_of = self._members_of
 
     @property
     def groups(self) -> Mapping[GroupKey, _Group]:
@@ -166,9 +166,14 @@ class Controllers:
         sizes = (len(of.members) for key, of in self._groups.items() if key.topic == topic)
         return max(sizes, default=0)
 
-    def _members(self, topic: TopicName, subscription: str) -> list[str]:
-        group = self._groups.get(GroupKey(topic, subscription, STREAM))
-        return [] if group is None else list(group.members)
+    def _members_of(self, topic: TopicName) -> list[tuple[str, str]]:
+        """The subscription and the name of each of the topic's stream consumers."""
+        return [
+            (key.subscription, name)
+            for key, group in self._groups.items()
+            if key.topic == topic and key.kind == STREAM
+            for name in group.members
+        ]
 
     def _blocked(self) -> int:
         return sum(each.blocked for each in self._groups.values())

@@ -36,6 +36,14 @@ def has_begun(factory: ManagedLedgerFactory, name: TopicName) -> bool:
     return _BEGUN in factory.properties(name.ledger_name)
 
 
+def is_in_place(factory: ManagedLedgerFactory, name: TopicName, record: TopicRecord) -> bool:
+    """Whether all that the record of the topic `name` says is carried out, except for the end of
+    sealed segments.
+    """
+    children = (of_segment(name, each) for each in record.active if each.parents)
+    return all(has_begun(factory, each) for each in children)
+
+
 def is_over(factory: ManagedLedgerFactory, name: TopicName) -> bool:
     """Whether it takes no more messages."""
     return TERMINATED in factory.properties(name.ledger_name)

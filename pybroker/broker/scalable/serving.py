@@ -11,6 +11,7 @@ from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Tenants
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.policies import Policies
+from pybroker.broker.scalable.elsewhere import OtherBrokersOfParts
 from pybroker.broker.topic_lists.room import Room
 
 
@@ -20,10 +21,12 @@ class ServesTopics(Protocol):
     tenants: Tenants
     permissions: Permissions
     ownership: Ownership
+    others_of_parts: OtherBrokersOfParts
     deletions: Deletions
     room: Room
     policies: Policies
 
+    def exists(self, name: TopicName) -> bool: ...
     def serving(self, name: TopicName) -> Topic | None: ...
     async def settled(self, name: TopicName) -> None: ...
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None: ...

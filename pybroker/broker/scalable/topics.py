@@ -42,6 +42,7 @@ from pybroker.broker.scalable.auto_scaler import AutoScaler
 from pybroker.broker.scalable.buckets import BucketLimits
 from pybroker.broker.scalable.inheriting import inherit
 from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, ScalableMeasures
+from pybroker.broker.scalable.parts import GroupsOf, Parts
 from pybroker.broker.scalable.pruning import Pruner
 from pybroker.broker.scalable.record import (
     ACTIVE,
@@ -58,7 +59,7 @@ from pybroker.broker.scalable.record import (
     sealed_by,
     split,
 )
-from pybroker.broker.scalable.segments import has_begun, is_over, loaded, subscribed
+from pybroker.broker.scalable.segments import has_begun, is_in_place, is_over, loaded, subscribed
 from pybroker.broker.scalable.serving import ServesTopics
 from pybroker.broker.subscriptions.subscription import Subscription
 from pybroker.logs import audit
@@ -66,7 +67,6 @@ from pybroker.logs import audit
 Changed = Callable[[TopicName], None]
 Rewound = Callable[[TopicName, str], Awaitable[None]]
 Change = Callable[[TopicRecord], TopicRecord]
-Members = Callable[[TopicName, str], Iterable[str]]  # the names of a group of stream consumers
 # Another broker carries the record out; that long, and no longer, this one waits for it.
 _LOOKS: Final = 100
 _LOOK_EVERY_S: Final = 0.1
@@ -102,7 +102,8 @@ class ScalableTopics:
         self.auto_scaler = AutoScaler(self, topics, clock, auto_scale_interval_s)
         self.pruner = Pruner(self, topics, factory, clock)
         self.measures = ScalableMeasures()
-        self.members: Members = lambda topic, subscription: ()
+        self.members_of: GroupsOf = lambda topic: ()
+        self.parts = Parts(topics, self, factory)
         self._tasks = Tasks("scalable topics")
         topics.ownership.on_change(lambda _: None, self._goes)
 
@@ -115,6 +116,7 @@ class ScalableTopics:
         for known in (self._in_place, self._taking_over, self._last):
             known.pop(name, None)
         self.pruner.forget(name)
+        self.parts.forget(name)
 
     def on_change(self, changed: Changed) -> None:
         """`changed` is called when a topic's record was written or deleted."""
@@ -242,9 +244,11 @@ class ScalableTopics:
     async def _carried_out(self, name: TopicName) -> None:
         """By another broker."""
         for _ in range(_LOOKS):
-            if self._is_in_place(name, self.get(name)):
+            if is_in_place(self._factory, name, self.get(name)):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
+        # Nobody may have noticed yet that its broker is gone: then this one takes the topic.
+        await self._topics.ownership.lookup(name, True)
         raise ServiceNotReady(f"The segments of {name} are being changed; look it up again")
 
     # -- create and delete
@@ -285,6 +289,7 @@ class ScalableTopics:
             log.warning("%s is deleted in the middle of a change: %s", name, error)
         with not_deleted_twice(name):
             await self._topics.settled(name)
+        await self.parts.freed(name)
         check_owned(self._topics.ownership, name)
         await self._topics.delete_all_of(_doomed(name, self.get(name)), force)
         self._forget(name)
@@ -413,7 +418,7 @@ class ScalableTopics:
         """May be repeated."""
         record, stored = self.get(name), self._metadata.get(scalable_key(name))
         assert stored is not None
-        if record.partitions is not None and not self._is_in_place(name, record):
+        if record.partitions is not None and not is_in_place(self._factory, name, record):
             await inherit(self._topics, self._metadata, name)
         for each in record.active:
             if each.parents and not has_begun(self._factory, of_segment(name, each)):
@@ -476,10 +481,6 @@ class ScalableTopics:
         """Call when a durable subscription was asked for on a segment; see segments.subscribed."""
         if isinstance(topic, Topic) and isinstance(subscription, Subscription):
             await subscribed(self._topics, self._factory, self, topic, subscription, start, late)
-
-    def _is_in_place(self, name: TopicName, record: TopicRecord) -> bool:
-        children = (of_segment(name, each) for each in record.active if each.parents)
-        return all(has_begun(self._factory, each) for each in children)
 
 
 def _doomed(name: TopicName, record: TopicRecord) -> Doomed:
