@@ -21,6 +21,7 @@ from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
+from pybroker.broker.brokers.parts_elsewhere import NoOthers, OtherBrokersOfParts
 from pybroker.broker.client_topics import ServedTopic, persistent
 from pybroker.broker.deletion.deletions import Deletions, Doomed, not_deleted_twice
 from pybroker.broker.deletion.inactive_topics import InactiveTopics
@@ -41,7 +42,6 @@ from pybroker.broker.policies.following import Following
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
-from pybroker.broker.scalable.elsewhere import NoOthers, OtherBrokersOfParts
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.topic_lists.lists import TopicLists

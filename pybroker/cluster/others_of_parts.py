@@ -8,7 +8,7 @@ from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.other_brokers import Reply
 from pybroker.broker.brokers.ownership import BrokerAddress
-from pybroker.broker.scalable.elsewhere import Attached
+from pybroker.broker.brokers.parts_elsewhere import Attached
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.bundle_ownership import ANSWER_S, as_not_ready
 from pybroker.cluster.live_brokers import LiveBrokers

@@ -18,9 +18,9 @@ from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName, any_topic
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, check_owned
+from pybroker.broker.brokers.parts_elsewhere import Attached, Stranger
 from pybroker.broker.namespaces.tenants import Conflict, partitions_key, scalable_key
 from pybroker.broker.namespaces.usable_names import refuse_internal
-from pybroker.broker.scalable.elsewhere import Attached, Stranger
 from pybroker.broker.scalable.parts import cannot_follow
 from pybroker.broker.scalable.record import TopicRecord, migrated, ordinary_parts
 from pybroker.broker.scalable.serving import ServesTopics

@@ -17,9 +17,9 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import ALONE
+from pybroker.broker.brokers.parts_elsewhere import Attached, Stranger
 from pybroker.broker.client_topics import used_by_kafka
 from pybroker.broker.persistent.topic import Topic
-from pybroker.broker.scalable.elsewhere import Attached, Stranger
 from pybroker.broker.scalable.record import TopicRecord, ordinary_parts
 from pybroker.broker.scalable.segments import is_in_place
 from pybroker.broker.scalable.serving import ServesTopics

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 from managed_ledger.storage.backend import KeyAt
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import Ownership
+from pybroker.broker.brokers.parts_elsewhere import OtherBrokersOfParts
 from pybroker.broker.deletion.deletions import Deletions, Doomed
 from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Tenants
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.policies import Policies
-from pybroker.broker.scalable.elsewhere import OtherBrokersOfParts
 from pybroker.broker.topic_lists.room import Room
 
 
