@@ -21,7 +21,6 @@ from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
-from pybroker.broker.brokers.parts_elsewhere import NoOthers, OtherBrokersOfParts
 from pybroker.broker.client_topics import ServedTopic, persistent
 from pybroker.broker.deletion.deletions import Deletions, Doomed, not_deleted_twice
 from pybroker.broker.deletion.inactive_topics import InactiveTopics
@@ -70,7 +69,6 @@ class Topics(WithScalable):
         check_interceptors(config)
         self.tenants = tenants
         self.ownership: Ownership = ALONE
-        self.others_of_parts: OtherBrokersOfParts = NoOthers()
         self.permissions = Permissions(metadata, tenants)
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)

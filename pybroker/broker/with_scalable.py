@@ -20,6 +20,7 @@ from pybroker.broker.namespaces.usable_names import check_creatable
 from pybroker.broker.persistent.topic_services import TopicServices
 
 if TYPE_CHECKING:
+    from pybroker.broker.brokers.parts_elsewhere import OtherBrokersOfParts
     from pybroker.broker.scalable.serving import ServesTopics
     from pybroker.broker.scalable.topics import ScalableTopics
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class WithScalable:
     """A part of `Topics`."""
 
+    others_of_parts: "OtherBrokersOfParts | None" = None  # None: the broker is alone
     tenants: Tenants
     _factory: ManagedLedgerFactory
     _services: TopicServices

@@ -45,13 +45,3 @@ class OtherBrokersOfParts(Protocol):
     async def leave(self, name: TopicName) -> None:
         """When it returns, no other broker has a part loaded. Raises ServiceNotReady."""
         ...
-
-
-class NoOthers:
-    """Of a broker that is alone."""
-
-    async def attached(self, name: TopicName) -> list[Attached]:
-        return []
-
-    async def leave(self, name: TopicName) -> None:
-        """There are no others."""

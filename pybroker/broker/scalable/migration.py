@@ -46,7 +46,8 @@ class Migration:
         refuse_internal(name)
         ordinary = name._replace(domain="persistent")
         partitions = await self._found(name, ordinary)
-        elsewhere = await self._topics.others_of_parts.attached(name)
+        others = self._topics.others_of_parts
+        elsewhere = [] if others is None else await others.attached(name)
         async with self._topics.room.for_more(name, 0):
             with self._scalable.noting(name, "migrate", "manual", ()):
                 deciding = self._decide(name, partitions, force, elsewhere)

@@ -16,7 +16,6 @@ from typing import Final, Protocol
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from pybroker.base.names import TopicName
-from pybroker.broker.brokers.ownership import ALONE
 from pybroker.broker.brokers.parts_elsewhere import Attached, Stranger
 from pybroker.broker.client_topics import used_by_kafka
 from pybroker.broker.persistent.topic import Topic
@@ -105,12 +104,12 @@ class Parts:
         no other broker has one loaded. Raises ServiceNotReady.
         """
         record = self._scalable.find(name)
-        is_done = self._topics.ownership is ALONE or name in self._free
-        if is_done or record is None or record.partitions is None:
+        others = None if name in self._free else self._topics.others_of_parts
+        if others is None or record is None or record.partitions is None:
             return
         if not is_in_place(self._factory, name, record):
             if name not in self._leaving:
-                task = self._leaving[name] = shared_task(self._topics.others_of_parts.leave(name))
+                task = self._leaving[name] = shared_task(others.leave(name))
                 task.add_done_callback(lambda _: self._leaving.pop(name))
             await asyncio.shield(self._leaving[name])
         if len(self._free) >= _KNOWN:

@@ -21,7 +21,7 @@ class ServesTopics(Protocol):
     tenants: Tenants
     permissions: Permissions
     ownership: Ownership
-    others_of_parts: OtherBrokersOfParts
+    others_of_parts: OtherBrokersOfParts | None
     deletions: Deletions
     room: Room
     policies: Policies
