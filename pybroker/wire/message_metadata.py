@@ -69,7 +69,9 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_index_of(entry: bytes) -> int | None:
-    """The index that a broker gave to the entry, or None. Raises BadEntry."""
+    """The index that a broker gave to the entry, or None; -1 if it was a marker and no message came
+    before it. Raises BadEntry.
+    """
     if not entry.startswith(_BROKER_MAGIC):
         return None
     try:
@@ -77,7 +79,10 @@ def broker_index_of(entry: bytes) -> int | None:
         metadata = pb.BrokerEntryMetadata.FromString(encoded)
     except DecodeError as error:
         raise BadEntry("An entry's broker metadata does not parse") from error
-    return metadata.index if metadata.HasField("index") else None
+    if not metadata.HasField("index"):
+        return None
+    # The field has no sign, but the index of a marker in front of all messages is -1.
+    return metadata.index - (metadata.index >> 63 << 64)
 
 
 def parse_metadata(entry: bytes) -> pb.MessageMetadata:

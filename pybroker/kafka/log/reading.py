@@ -43,7 +43,8 @@ class Fetched:
         self.next_offset = next_offset
 
     def fill_up_to(self, offset: int) -> None:
-        while self.next_offset < offset:
+        """With one placeholder: behind it the next request goes on, however far `offset` is."""
+        if self.next_offset < offset:
             last = min(offset - 1, self.next_offset + LAST_SEQUENCE - 1)
             self.add(placeholder(self.next_offset, last), last + 1)
 
