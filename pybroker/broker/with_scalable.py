@@ -15,7 +15,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TopicTerminated
 from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Clock
-from pybroker.broker.namespaces.tenants import Conflict, Tenants
+from pybroker.broker.namespaces.tenants import MadeScalable, Tenants
 from pybroker.broker.namespaces.usable_names import check_creatable
 from pybroker.broker.persistent.topic_services import TopicServices
 
@@ -69,9 +69,9 @@ class WithScalable:
         return name
 
     def check_not_migrated(self, name: TopicName) -> None:
-        """Raises Conflict."""
+        """Raises MadeScalable."""
         if self.was_migrated(name):
-            raise Conflict(
+            raise MadeScalable(
                 f"{name} was made scalable: it is a part of {name.scalable_name} now",
                 f"use {name.scalable_name} instead",
             )

@@ -29,6 +29,7 @@ from pybroker.broker.namespaces.tenants import (
     Conflict,
     ImpossibleGrowth,
     ImpossiblePartitions,
+    MadeScalable,
     NotFound,
 )
 
@@ -193,6 +194,7 @@ _CODES: Final[dict[type[BaseException], ErrorCode]] = {
     NotAllowed: ErrorCode.INVALID_REQUEST,
     TooManyTopics: ErrorCode.POLICY_VIOLATION,
     Conflict: ErrorCode.TOPIC_ALREADY_EXISTS,
+    MadeScalable: ErrorCode.POLICY_VIOLATION,
     ImpossiblePartitions: ErrorCode.INVALID_PARTITIONS,
     ImpossibleGrowth: ErrorCode.INVALID_PARTITIONS,
     AuthorizationError: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

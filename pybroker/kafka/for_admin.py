@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from pybroker.base.errors import AuthorizationError, ServiceNotReady
+from pybroker.base.errors import AuthorizationError, ServiceNotReady, TopicTerminated
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import NotServedHere, take
@@ -108,7 +108,9 @@ class KafkaForAdmin:
             found = []
             async for index in paced(range(count)):
                 place = TopicPartition(topic, index)
-                if owns(partition_name(self._services, *place)):
+                if not owns(partition_name(self._services, *place)):
+                    continue
+                with suppress(TopicTerminated):  # it was made scalable, and is gone
                     found.append({"partition": index, "endOffset": await self._end_offset(place)})
             return found
 

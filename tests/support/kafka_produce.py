@@ -16,8 +16,12 @@ def batch(*values: bytes, **fields: Any) -> bytes:
     return build_batch(write_records(records), len(values), len(values) - 1, **fields)
 
 
-def sequenced(first: int, *values: bytes, producer_id: int = 7, epoch: int = 0) -> bytes:
-    return batch(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
+def sequenced(
+    first: int, *values: bytes, producer_id: int = 7, epoch: int = 0, **fields: Any
+) -> bytes:
+    return batch(
+        *values, producer_id=producer_id, producer_epoch=epoch, base_sequence=first, **fields
+    )
 
 
 def produce_body(topic: str, *batches: bytes, acks: int = -1) -> dict[str, Any]:

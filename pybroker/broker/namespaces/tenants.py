@@ -48,6 +48,10 @@ class InUse(Conflict):
     http_status = 412
 
 
+class MadeScalable(Conflict):
+    """An ordinary topic that is a part of a scalable one now."""
+
+
 class ImpossiblePartitions(NotAllowed):
     """The number of partitions is out of range."""
 

@@ -119,6 +119,17 @@ class PartitionLog:
         self._snapshots = self._snapshots or ProducerSnapshots(self.topic)
         self._producers = await self._snapshots.recover()
 
+    def answered(
+        self, header: BatchHeader, producers: PartitionProducers, answer: Answer
+    ) -> int | None:
+        """For the copy of a batch that was sent before: `answer` is called as for that one, and the
+        time of `append` is returned. None if it is no copy. Raises ProducerRefused.
+        """
+        if (copy := producers.check(header)) is None:
+            return None
+        copy.when_durable(answer)
+        return copy.time_ms if self._append_time.is_on else NO_TIMESTAMP
+
     def append(
         self,
         batch: bytes,
@@ -134,10 +145,10 @@ class PartitionLog:
 
         Raises ProducerRefused, PulsarError.
         """
+        told_ms = None if producers is None else self.answered(header, producers, answer)
+        if told_ms is not None:
+            return told_ms
         at_append = self._append_time.is_on
-        if producers is not None and (copy := producers.check(header)) is not None:
-            copy.when_durable(answer)
-            return copy.time_ms if at_append else NO_TIMESTAMP
         stamps = self.topic.ledger.interceptor
         assert isinstance(stamps, EntryStamps) and stamps.index is not None
         base_offset, now_ms = stamps.index + 1, self.topic.clock.now_ms()
