@@ -4,6 +4,7 @@ A topic that is deleted and created again has the id that it had before: clients
 offsets only.
 """
 
+import asyncio
 import hashlib
 from typing import Final
 
@@ -22,6 +23,7 @@ class TopicIds:
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
         self._looked_s = -_LOOK_AGAIN_S
+        self.looking: asyncio.Task[None] | None = None  # at all topics
 
     def of(self, topic: str) -> bytes:
         """By the topic's name as Kafka's clients have it."""

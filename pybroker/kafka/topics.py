@@ -1,5 +1,6 @@
 """Topics and partitions by Kafka's names: found, created, loaded."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -125,14 +126,20 @@ async def shown_topics(services: KafkaServices) -> AsyncIterator[tuple[str, int]
 async def learn_ids(services: KafkaServices, asked: Iterable[bytes]) -> None:
     """Afterwards `services.topic_ids` knows the topics of these ids, if there are such topics: they
     may have been told by another broker, or before a restart. Looks at all topics once, however
-    many ids are unknown, and at most once in a second.
+    many ids are unknown, and at most once in a second; requests meanwhile wait for that look.
     """
     ids = services.topic_ids
     if all(ids.name_of(topic_id) is not None for topic_id in asked):
         return
     if ids.may_look(services.clock.monotonic_s()):
-        async for name, _ in shown_topics(services):
-            ids.of(name)
+        ids.looking = services.tasks.start(_learn_all(services), "the ids of topics")
+    if ids.looking is not None and not ids.looking.done():
+        await asyncio.shield(ids.looking)
+
+
+async def _learn_all(services: KafkaServices) -> None:
+    async for name, _ in shown_topics(services):
+        services.topic_ids.of(name)
 
 
 async def named(

@@ -1,7 +1,9 @@
 """Versions of requests that name topics by their ids (KIP-516), as the newest clients send them."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -9,6 +11,7 @@ from kafka_batches import batch_records
 from kafka_produce import FETCH, METADATA, PRODUCE, batch, create, fetch_body, produce_body
 from raw_kafka import RawKafka
 
+from pybroker.base.runtime import SystemClock, Tasks
 from pybroker.kafka import topics
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.names import KafkaNames
@@ -102,6 +105,29 @@ def test_all_topics_are_looked_at_again_after_a_second() -> None:
     assert ids.may_look(0)
     assert not ids.may_look(0.9)
     assert ids.may_look(1.9)
+
+
+def test_who_asks_while_all_topics_are_looked_at_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a restart the second of two clients was told that there is no such topic."""
+    ids = TopicIds(KafkaNames("public", "default"))
+    services: Any = SimpleNamespace(topic_ids=ids, tasks=Tasks("test"), clock=SystemClock())
+    asked = TopicIds(KafkaNames("public", "default")).of("orders")
+
+    async def shown(_: Any) -> AsyncIterator[tuple[str, int]]:
+        await asyncio.sleep(0)
+        yield "orders", 1
+
+    async def name() -> str | None:
+        await topics.learn_ids(services, [asked])
+        return ids.name_of(asked)
+
+    async def both() -> list[str | None]:
+        return await asyncio.gather(name(), name())
+
+    monkeypatch.setattr(topics, "shown_topics", shown)
+    assert asyncio.run(both()) == ["orders", "orders"]
 
 
 def committed(raw: RawKafka, topic_id: bytes) -> int:
