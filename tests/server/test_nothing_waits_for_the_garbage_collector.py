@@ -13,8 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.client import (
     Client,
@@ -25,7 +27,9 @@ from pybroker.client import (
     MessageId,
 )
 from pybroker.server.connections.session import Session
+from pybroker.server.transactions import transactional_sessions
 from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
 
 P = "/admin/v2/persistent/public/default/orders"
 TOPIC = "persistent://public/default/orders"
@@ -206,6 +210,24 @@ def test_a_message_posted_over_http_leaves_no_session(
     body = {"messages": [{"payload": "x"}]}
     answer = admin.post("/topics/persistent/public/default/orders", json=body)
     assert answer.status_code == 200, answer.text
+    assert len(connections) == 2
+    broker.wait_until(lambda: all(part() is None for part in connections))
+
+
+def test_a_connection_whose_session_could_not_begin_is_freed(
+    broker: RunningBroker, connections: list[weakref.ref[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several requests wait for the same, and its failure is kept for all of them."""
+
+    async def fails(*of: object) -> None:
+        raise ServiceNotReady("the log is being recovered")
+
+    monkeypatch.setattr(transactional_sessions, "end_older", fails)
+    with RawClient(broker.service_url) as raw:
+        name = pb.KeyValue(key="txn.transactional.id", value="no-session")
+        for producer_id in (1, 2):
+            answer = raw.ask_for_producer(TOPIC, producer_id, metadata=[name])
+            assert answer.error == ServiceNotReady.code
     assert len(connections) == 2
     broker.wait_until(lambda: all(part() is None for part in connections))
 

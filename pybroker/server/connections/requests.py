@@ -130,7 +130,21 @@ def though_closed(work: Awaitable[T]) -> Awaitable[T]:
 
 
 def as_answer(error: BaseException) -> PulsarError:
-    """The error for the client; unexpected errors are also logged."""
+    """The error for the client; unexpected errors are also logged.
+
+    Drops the tracebacks: several requests may have waited for the same, which keeps its error, and
+    its frames refer to their connections.
+    """
+    try:
+        return _as_answer(error)
+    finally:
+        at: BaseException | None = error
+        while at is not None:
+            at.__traceback__ = None
+            at = at.__cause__ or at.__context__
+
+
+def _as_answer(error: BaseException) -> PulsarError:
     if isinstance(error, PulsarError):
         return error
     if is_a_sentence(error):
