@@ -8,6 +8,23 @@ from pybroker.base.errors import PulsarError
 from pybroker.server.connections.connection import Connection, Rest
 from pybroker.wire import commands
 
+# What later commands of the same kind wait for; None: nothing.
+OrderedBy = Callable[[Any], tuple[str, int] | None]
+AnswerError = Callable[[Connection, Any, PulsarError], None]
+
+
+def error_in(response: Callable[..., Any], /, *same: str, **fields: object) -> AnswerError:
+    """Answers errors with a `response` that has these `fields`, and the command's fields `same`."""
+    is_long = "error_code" in response.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
+    code, message = ("error_code", "error_message") if is_long else ("error", "message")
+
+    def answer_error(session: Connection, body: Any, error: PulsarError) -> None:
+        told = {each: getattr(body, each) for each in same or ("request_id",)}
+        told |= {code: error.code, message: error.on_the_wire}
+        session.send_command(response(**told, **fields))
+
+    return answer_error
+
 
 def _answer_error(session: Connection, body: Any, error: PulsarError) -> None:
     session.write(commands.error(body.request_id, error))
@@ -31,5 +48,5 @@ class Handler:
     deferred: Callable[[Connection, Any], Awaitable[None]] | None = None
     begun: Callable[[Connection, Any], Awaitable[Any]] | None = None
     answer: Callable[[Connection, Any, Any], None] = _no_answer
-    answer_error: Callable[[Connection, Any, PulsarError], None] = _answer_error
-    ordered_by: Callable[[Any], tuple[str, int] | None] | None = None
+    answer_error: AnswerError = _answer_error
+    ordered_by: OrderedBy | None = None

@@ -8,7 +8,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.server.connections import on_connect
 from pybroker.server.connections.connection import Connection
 from pybroker.server.consuming import on_acknowledge, on_consume
-from pybroker.server.handler import Handler
+from pybroker.server.handler import Handler, OrderedBy, error_in
 from pybroker.server.publishing import on_producer
 from pybroker.server.topics import on_metadata
 from pybroker.server.transactions import on_transaction
@@ -23,6 +23,10 @@ def _close_on_error(session: Connection, body: Any, error: PulsarError) -> None:
     session.close(str(error))
 
 
+def _ignore(session: Connection, body: Any, error: PulsarError) -> None:
+    """The command has no answer."""
+
+
 def _late(module: str, name: str) -> Callable[..., Any]:
     """A function for commands that most brokers never receive. Its module is imported with the
     first of them.
@@ -34,32 +38,17 @@ def _late(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-def _of_producer(body: Any) -> tuple[str, int]:
-    return "producer", body.producer_id
+def _ordered_by(kind: str, field: str) -> OrderedBy:
+    return lambda body: (kind, getattr(body, field))
 
 
-def _of_consumer(body: Any) -> tuple[str, int]:
-    return "consumer", body.consumer_id
-
-
-def _of_watcher(body: Any) -> tuple[str, int]:
-    return "watcher", body.watcher_id
-
-
-def _of_layout(body: Any) -> tuple[str, int]:
-    return "layout", body.session_id
-
-
-def _of_group(body: Any) -> tuple[str, int]:
-    return "group", body.consumer_id
-
-
-def _of_namespace(body: Any) -> tuple[str, int]:
-    return "scalable topics", body.watch_id
-
-
-def _of_coordinators(body: Any) -> tuple[str, int]:
-    return "coordinators", body.watch_id
+_OF_PRODUCER: Final = _ordered_by("producer", "producer_id")
+_OF_CONSUMER: Final = _ordered_by("consumer", "consumer_id")
+_OF_WATCHER: Final = _ordered_by("watcher", "watcher_id")
+_OF_LAYOUT: Final = _ordered_by("layout", "session_id")
+_OF_GROUP: Final = _ordered_by("group", "consumer_id")
+_OF_NAMESPACE: Final = _ordered_by("scalable topics", "watch_id")
+_OF_COORDINATORS: Final = _ordered_by("coordinators", "watch_id")
 
 
 def _of_readings(body: Any) -> tuple[str, int] | None:
@@ -81,18 +70,21 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.PARTITIONED_METADATA: Handler(
         "partitionMetadata",
         deferred=on_metadata.partitioned_metadata,
-        answer_error=on_metadata.partitioned_metadata_failed,
+        answer_error=error_in(
+            pb.CommandPartitionedTopicMetadataResponse,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+        ),
     ),
     _T.GET_TOPICS_OF_NAMESPACE: Handler(
         "getTopicsOfNamespace", immediate=_late("topics.on_topic_list", "topics_of_namespace")
     ),
     _T.WATCH_TOPIC_LIST: Handler(
-        "watchTopicList", deferred=_late("topics.on_topic_list", "watch"), ordered_by=_of_watcher
+        "watchTopicList", deferred=_late("topics.on_topic_list", "watch"), ordered_by=_OF_WATCHER
     ),
     _T.WATCH_TOPIC_LIST_CLOSE: Handler(
         "watchTopicListClose",
         deferred=_late("topics.on_topic_list", "close_watch"),
-        ordered_by=_of_watcher,
+        ordered_by=_OF_WATCHER,
     ),
     _T.ASK_TOPICS: Handler(
         "askTopics", deferred=_late("topics.on_ask_topics", "ask_topics"), ordered_by=_of_readings
@@ -100,85 +92,85 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.GET_SCHEMA: Handler(
         "getSchema",
         deferred=on_metadata.get_schema,
-        answer_error=on_metadata.get_schema_failed,
+        answer_error=error_in(pb.CommandGetSchemaResponse),
     ),
     _T.GET_OR_CREATE_SCHEMA: Handler(
         "getOrCreateSchema",
         deferred=on_metadata.get_or_create_schema,
-        answer_error=on_metadata.get_or_create_schema_failed,
+        answer_error=error_in(pb.CommandGetOrCreateSchemaResponse),
     ),
     # producers
-    _T.PRODUCER: Handler("producer", deferred=on_producer.producer, ordered_by=_of_producer),
+    _T.PRODUCER: Handler("producer", deferred=on_producer.producer, ordered_by=_OF_PRODUCER),
     _T.CLOSE_PRODUCER: Handler(
-        "close_producer", deferred=on_producer.close_producer, ordered_by=_of_producer
+        "close_producer", deferred=on_producer.close_producer, ordered_by=_OF_PRODUCER
     ),
     # consumers
-    _T.SUBSCRIBE: Handler("subscribe", deferred=on_consume.subscribe, ordered_by=_of_consumer),
+    _T.SUBSCRIBE: Handler("subscribe", deferred=on_consume.subscribe, ordered_by=_OF_CONSUMER),
     _T.FLOW: Handler("flow", immediate=on_consume.flow),
     _T.ACK: Handler("ack", immediate=on_acknowledge.ack, answer_error=on_acknowledge.ack_failed),
     _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: Handler(
         "redeliverUnacknowledgedMessages", immediate=on_consume.redeliver
     ),
-    _T.SEEK: Handler("seek", deferred=on_consume.seek, ordered_by=_of_consumer),
+    _T.SEEK: Handler("seek", deferred=on_consume.seek, ordered_by=_OF_CONSUMER),
     _T.UNSUBSCRIBE: Handler(
-        "unsubscribe", deferred=on_consume.unsubscribe, ordered_by=_of_consumer
+        "unsubscribe", deferred=on_consume.unsubscribe, ordered_by=_OF_CONSUMER
     ),
     _T.CLOSE_CONSUMER: Handler(
-        "close_consumer", deferred=on_consume.close_consumer, ordered_by=_of_consumer
+        "close_consumer", deferred=on_consume.close_consumer, ordered_by=_OF_CONSUMER
     ),
     _T.GET_LAST_MESSAGE_ID: Handler("getLastMessageId", deferred=on_consume.get_last_message_id),
     _T.CONSUMER_STATS: Handler(
         "consumerStats",
         deferred=on_consume.consumer_stats,
-        answer_error=on_consume.consumer_stats_failed,
+        answer_error=error_in(pb.CommandConsumerStatsResponse),
     ),
     # the V5 SDK
     _T.SCALABLE_TOPIC_LOOKUP: Handler(
         "scalableTopicLookup",
         deferred=_late("scalable.on_layout", "lookup"),
         answer_error=_late("scalable.on_layout", "failed"),
-        ordered_by=_of_layout,
+        ordered_by=_OF_LAYOUT,
     ),
     _T.SCALABLE_TOPIC_CLOSE: Handler(
         "scalableTopicClose",
         deferred=_late("scalable.on_layout", "close"),
-        answer_error=_late("scalable.on_layout", "ignore"),
-        ordered_by=_of_layout,
+        answer_error=_ignore,
+        ordered_by=_OF_LAYOUT,
     ),
     _T.SCALABLE_TOPIC_SUBSCRIBE: Handler(
         "scalableTopicSubscribe",
         deferred=_late("scalable.on_assignment", "subscribe"),
-        answer_error=_late("scalable.on_assignment", "failed"),
-        ordered_by=_of_group,
+        answer_error=error_in(pb.CommandScalableTopicSubscribeResponse),
+        ordered_by=_OF_GROUP,
     ),
     _T.SCALABLE_TOPIC_UNSUBSCRIBE: Handler(
         "scalableTopicUnsubscribe",
         deferred=_late("scalable.on_assignment", "unsubscribe"),
-        ordered_by=_of_group,
+        ordered_by=_OF_GROUP,
     ),
     _T.WATCH_SCALABLE_TOPICS: Handler(
         "watchScalableTopics",
         deferred=_late("scalable.on_namespace", "watch"),
-        answer_error=_late("scalable.on_namespace", "failed"),
-        ordered_by=_of_namespace,
+        answer_error=error_in(pb.CommandWatchScalableTopicsUpdate, "watch_id"),
+        ordered_by=_OF_NAMESPACE,
     ),
     _T.WATCH_SCALABLE_TOPICS_CLOSE: Handler(
         "watchScalableTopicsClose",
-        ordered_by=_of_namespace,
+        ordered_by=_OF_NAMESPACE,
         deferred=_late("scalable.on_namespace", "close"),
-        answer_error=_late("scalable.on_layout", "ignore"),
+        answer_error=_ignore,
     ),
     _T.WATCH_TC_ASSIGNMENTS: Handler(
         "watchTcAssignments",
         deferred=_late("scalable.on_coordinators", "watch"),
-        answer_error=_late("scalable.on_coordinators", "failed"),
-        ordered_by=_of_coordinators,
+        answer_error=error_in(pb.CommandWatchTcAssignmentsUpdate, "watch_id"),
+        ordered_by=_OF_COORDINATORS,
     ),
     _T.WATCH_TC_ASSIGNMENTS_CLOSE: Handler(
         "watchTcAssignmentsClose",
-        ordered_by=_of_coordinators,
+        ordered_by=_OF_COORDINATORS,
         deferred=_late("scalable.on_coordinators", "close"),
-        answer_error=_late("scalable.on_layout", "ignore"),
+        answer_error=_ignore,
     ),
     # transactions
     _T.TC_CLIENT_CONNECT_REQUEST: Handler(
@@ -214,32 +206,34 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.PREPARE_TXN: Handler(
         "prepareTxn",
         deferred=_late("transactions.on_prepare", "prepare"),
-        answer_error=_late("transactions.on_prepare", "prepare_failed"),
+        answer_error=error_in(
+            pb.CommandPrepareTxnResponse, "request_id", "txnid_most_bits", "txnid_least_bits"
+        ),
     ),
     _T.LIST_PREPARED_TXNS: Handler(
         "listPreparedTxns",
         deferred=_late("transactions.on_prepare", "list_prepared"),
-        answer_error=_late("transactions.on_prepare", "list_failed"),
+        answer_error=error_in(pb.CommandListPreparedTxnsResponse),
     ),
     _T.ASK_TRANSACTION: Handler(
         "askTransaction",
         deferred=_late("transactions.on_ask_transaction", "ask_transaction"),
-        answer_error=_late("transactions.on_ask_transaction", "failed"),
+        answer_error=error_in(pb.CommandAskTransactionResponse),
     ),
     _T.TRANSACTION_GROUP: Handler(
         "transactionGroup",
         deferred=_late("transactions.on_transaction_group", "transaction_group"),
-        answer_error=_late("transactions.on_transaction_group", "failed"),
+        answer_error=error_in(pb.CommandTransactionGroupResponse),
     ),
     _T.FENCE_SESSIONS: Handler(
         "fenceSessions",
         deferred=_late("transactions.on_fence_sessions", "fence_sessions"),
-        answer_error=_late("transactions.on_fence_sessions", "failed"),
+        answer_error=error_in(pb.CommandFenceSessionsResponse),
     ),
     _T.KAFKA_TRANSACTION: Handler(
         "kafkaTransaction",
         deferred=_late("transactions.on_kafka_transaction", "kafka_transaction"),
-        answer_error=_late("transactions.on_kafka_transaction", "failed"),
+        answer_error=error_in(pb.CommandKafkaTransactionResponse),
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
-from pybroker.wire.frames import SendRun, encode_frame
+from pybroker.wire.frames import SendRun, encode_command
 from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
 
 Type = pb.BaseCommand
@@ -97,19 +97,19 @@ def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
 # -- transactions: request_id, txnid_least_bits, txnid_most_bits are fields 1 to 3 of each response
 
 
-def transaction_done(kind: int, field: int, request_id: int, most: int, least: int) -> bytes:
-    """A successful response of type `kind`; `field` is the number of its field in BaseCommand."""
+def transaction_done(number: int, request_id: int, most: int, least: int) -> bytes:
+    """A successful response; `number` is its type, and that of its field in BaseCommand."""
     # Encode both ids even if they are 0: the Go client dereferences them.
     body = b"\x08%b\x10%b\x18%b" % (varint.encode(request_id), _known(least), _known(most))
-    return _done_head(kind, field, len(body)) + body
+    return _done_head(number, len(body)) + body
 
 
 _known: Final = lru_cache(maxsize=4096)(varint.encode)  # each transaction gets several responses
 
 
 @lru_cache(maxsize=256)
-def _done_head(kind: int, field: int, body: int) -> bytes:
-    start = b"\x08" + varint.encode(kind) + varint.encode(field << 3 | 2)
+def _done_head(number: int, body: int) -> bytes:
+    start = b"\x08" + varint.encode(number) + varint.encode(number << 3 | 2)
     return _head(start + varint.encode(body), body)
 
 
@@ -156,7 +156,7 @@ def duplicate_receipt(producer_id: int, sequence_id: int, highest_sequence_id: i
         highest_sequence_id=highest_sequence_id,
         message_id=pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
     )
-    return encode_frame(pb.BaseCommand(type=Type.SEND_RECEIPT, send_receipt=receipt))
+    return encode_command(receipt)
 
 
 def send_error(producer_id: int, sequence_id: int, error: PulsarError) -> bytes:
@@ -166,7 +166,7 @@ def send_error(producer_id: int, sequence_id: int, error: PulsarError) -> bytes:
         error=error.code,  # type: ignore[arg-type]
         message=str(error),
     )
-    return encode_frame(pb.BaseCommand(type=Type.SEND_ERROR, send_error=failed))
+    return encode_command(failed)
 
 
 # -- MESSAGE -------------------------------------------------------------------------------------
@@ -308,9 +308,7 @@ def _with_first_number(head: bytes, number: int, encoded: bytes) -> bytes:
 
 
 def success(request_id: int) -> bytes:
-    return encode_frame(
-        pb.BaseCommand(type=Type.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
-    )
+    return encode_command(pb.CommandSuccess(request_id=request_id))
 
 
 def error(request_id: int, failure: PulsarError) -> bytes:
@@ -319,7 +317,7 @@ def error(request_id: int, failure: PulsarError) -> bytes:
         error=failure.code,  # type: ignore[arg-type]
         message=failure.on_the_wire,
     )
-    return encode_frame(pb.BaseCommand(type=Type.ERROR, error=answer))
+    return encode_command(answer)
 
 
 # -- what the broker says unasked ----------------------------------------------------------------
@@ -329,24 +327,23 @@ _UNASKED: Final = 2**64 - 1  # the request id
 
 def close_consumer(consumer_id: int) -> bytes:
     closing = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=_UNASKED)
-    return encode_frame(pb.BaseCommand(type=Type.CLOSE_CONSUMER, close_consumer=closing))
+    return encode_command(closing)
 
 
 def close_producer(producer_id: int) -> bytes:
     closing = pb.CommandCloseProducer(producer_id=producer_id, request_id=_UNASKED)
-    return encode_frame(pb.BaseCommand(type=Type.CLOSE_PRODUCER, close_producer=closing))
+    return encode_command(closing)
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
     change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
-    kind = Type.ACTIVE_CONSUMER_CHANGE
-    return encode_frame(pb.BaseCommand(type=kind, active_consumer_change=change))
+    return encode_command(change)
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
     end = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
-    return encode_frame(pb.BaseCommand(type=Type.REACHED_END_OF_TOPIC, reachedEndOfTopic=end))
+    return encode_command(end)
 
 
-PING: Final = encode_frame(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
-PONG: Final = encode_frame(pb.BaseCommand(type=Type.PONG, pong=pb.CommandPong()))
+PING: Final = encode_command(pb.CommandPing())
+PONG: Final = encode_command(pb.CommandPong())

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from managed_ledger.checksum import crc32c
 from pybroker.base.names import TxnId
@@ -384,6 +384,30 @@ def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, en
     if magic == CHECKSUM_MAGIC:
         return bool(crc32c(view[start + 6 : end]) == checksum)
     return bool(magic != BROKER_METADATA_MAGIC)
+
+
+# The number of a command's field in BaseCommand is also its type.
+FIELD_NAMES: Final = {
+    field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
+}
+_FIELDS: Final = {
+    field.message_type.name: (field.number, field.name)
+    for field in pb.BaseCommand.DESCRIPTOR.fields
+    if field.message_type
+}
+
+
+def field_number(body: type[Message]) -> int:
+    """The type of the command with a body of this class."""
+    return _FIELDS[body.__name__][0]
+
+
+def encode_command(body: Message, entry: bytes = b"") -> bytes:
+    """The frame of the command with this body."""
+    number, name = _FIELDS[type(body).__name__]
+    fields: dict[str, Any] = {"type": number, name: body}
+    encoded = pb.BaseCommand(**fields).SerializeToString()
+    return SIZES.pack(4 + len(encoded) + len(entry), len(encoded)) + encoded + entry
 
 
 def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:

@@ -16,7 +16,7 @@ from pybroker.wire.commands import (
     receipts,
     transaction_done,
 )
-from pybroker.wire.frames import FrameDecoder, SendRun, encode_frame
+from pybroker.wire.frames import FrameDecoder, SendRun, encode_frame, field_number
 from pybroker.wire.message_metadata import build_entry
 
 Type = pb.BaseCommand
@@ -162,6 +162,14 @@ def test_a_padded_entry_id_is_a_varint_of_fixed_width(entry_id: int) -> None:
 
 
 @pytest.mark.slow
+def test_the_type_of_each_command_is_the_number_of_its_field() -> None:
+    bodies = [each for each in Type.DESCRIPTOR.fields if each.message_type is not None]
+    assert {each.number for each in bodies} == set(Type.Type.values())
+    for each in bodies:
+        body = getattr(pb.BaseCommand(), each.name)
+        assert field_number(type(body)) == each.number
+
+
 @pytest.mark.parametrize(
     ("kind", "field"),
     [
@@ -182,4 +190,4 @@ def test_a_transactions_answer_is_what_protobuf_would_write(
     response = getattr(wanted, field)
     response.request_id = request_id
     response.txnid_most_bits, response.txnid_least_bits = most, least
-    assert transaction_done(kind, number, request_id, most, least) == encode_frame(wanted)
+    assert transaction_done(number, request_id, most, least) == encode_frame(wanted)

@@ -20,7 +20,7 @@ from google.protobuf.message import Message as Body
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.errors import ConnectError, Timeout, refusal
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CommandFrame, ProtocolError, encode_frame
+from pybroker.wire.frames import FIELD_NAMES, CommandFrame, ProtocolError, encode_command
 from pybroker.wire.message_run import ClientDecoder, MessageRun
 
 CLIENT_VERSION: Final = "pybroker"
@@ -31,15 +31,6 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 _MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
 _Type = pb.BaseCommand
-# In BaseCommand, a command's type equals its body's field number.
-_FIELDS: Final = {
-    field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
-}
-_NUMBERS: Final = {
-    field.message_type.name: field.number
-    for field in pb.BaseCommand.DESCRIPTOR.fields
-    if field.message_type
-}
 _ANSWERS: Final = {
     _Type.SUCCESS,
     _Type.ERROR,
@@ -92,13 +83,6 @@ class WatchEnd(Protocol):
 
     def on_update(self, update: Any) -> None: ...
     def detached(self) -> None: ...
-
-
-def wrap(body: Body) -> pb.BaseCommand:
-    number = _NUMBERS[type(body).__name__]
-    command = pb.BaseCommand(type=number)  # type: ignore[arg-type]
-    getattr(command, _FIELDS[number]).CopyFrom(body)
-    return command
 
 
 class Connection(asyncio.Protocol):
@@ -198,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     def post(self, body: Body) -> None:
         """Sends a command that needs no answer. Raises ConnectError."""
-        self.write(encode_frame(wrap(body)))
+        self.write(encode_command(body))
 
     def write(self, frame: bytes) -> None:
         if self.closed:
@@ -292,7 +276,7 @@ class Connection(asyncio.Protocol):
             if producer is not None:
                 producer.on_receipt(command.send_receipt)
         elif kind in _ANSWERS:
-            self._on_answer(getattr(command, _FIELDS[kind]))
+            self._on_answer(getattr(command, FIELD_NAMES[kind]))
         else:
             self._on_notice(kind, command)
 

@@ -3,6 +3,8 @@
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from google.protobuf.message import Message
+
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
 from pybroker.broker.persistent.producers import Producer, ProducerOwner
 from pybroker.broker.subscriptions.consumer import Consumer, ConsumerSink
@@ -16,7 +18,6 @@ from pybroker.server.transactions.added_participants import AddedParticipants
 from pybroker.server.transactions.begun_transactions import BegunTransactions
 from pybroker.server.transactions.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
-from pybroker.wire import pulsar_api_pb2 as pb
 
 # The rest of a command's work; later commands on the connection wait for it.
 Rest = Coroutine[Any, Any, None]
@@ -83,7 +84,10 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
         """Sends `data` together with everything else of this tick."""
         ...
 
-    def send_command(self, command: pb.BaseCommand) -> None: ...
+    def send_command(self, body: Message) -> None:
+        """Sends the command with this body."""
+        ...
+
     async def until_writable(self) -> None:
         """Returns when the client reads again or has disconnected."""
         ...

@@ -110,7 +110,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_kafka_transactions=session.services.answer_kafka is not None,
         ),
     )
-    session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
+    session.send_command(answer)
 
 
 def ping(session: Connection, command: pb.CommandPing) -> None:
@@ -138,7 +138,7 @@ def check_login(session: Connection, now_ms: int) -> None:
         challenge=pb.AuthData(auth_method_name=login.method, auth_data=REFRESH),
         protocol_version=session.protocol_version,
     )
-    session.send_command(pb.BaseCommand(type=_TYPE.AUTH_CHALLENGE, authChallenge=challenge))
+    session.send_command(challenge)
 
 
 def auth_response(session: Connection, command: pb.CommandAuthResponse) -> Rest | None:

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from google.protobuf.message import Message
+
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
 from pybroker.broker.persistent.entry_metadata import plain
 from pybroker.broker.persistent.producers import Producer
@@ -33,9 +35,14 @@ from pybroker.server.transactions.begun_transactions import BegunTransactions
 from pybroker.server.transactions.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.wire import commands
-from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ConnectionState
-from pybroker.wire.frames import BadChecksum, CommandFrame, Event, ProtocolError, encode_frame
+from pybroker.wire.frames import (
+    BadChecksum,
+    CommandFrame,
+    Event,
+    ProtocolError,
+    encode_command,
+)
 
 log = logging.getLogger("pybroker.session")
 
@@ -232,8 +239,8 @@ class Session(asyncio.BufferedProtocol):
         """Sends `data` together with everything else of this tick."""
         self._outbox.write(data)
 
-    def send_command(self, command: pb.BaseCommand) -> None:
-        self.write(encode_frame(command))
+    def send_command(self, body: Message) -> None:
+        self.write(encode_command(body))
 
     async def until_writable(self) -> None:
         while not self.writable and not self.closed:

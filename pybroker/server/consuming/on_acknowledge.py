@@ -321,7 +321,7 @@ def _answer_ack(session: Connection, command: pb.CommandAck, error: PulsarError 
     if error is not None:
         answer.error = error.code  # type: ignore[assignment]
         answer.message = error.on_the_wire
-    session.send_command(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=answer))
+    session.send_command(answer)
 
 
 def ack_failed(session: Connection, command: pb.CommandAck, error: PulsarError) -> None:

@@ -11,7 +11,6 @@ from pybroker.base.errors import (
     MetadataError,
     NamingError,
     NotAllowed,
-    PulsarError,
     ServiceNotReady,
     SubscriptionNotFound,
     TopicNotFound,
@@ -346,11 +345,7 @@ async def get_last_message_id(session: Connection, command: pb.CommandGetLastMes
         last_message_id=_message_id(slot.topic, position, batch_index),
         consumer_mark_delete_position=_message_id(slot.topic, marked, -1),
     )
-    session.send_command(
-        pb.BaseCommand(
-            type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer
-        )
-    )
+    session.send_command(answer)
 
 
 def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.MessageIdData:
@@ -379,21 +374,4 @@ async def consumer_stats(session: Connection, command: pb.CommandConsumerStats) 
         type=slot.subscription.kind.name.title() if slot.subscription.kind is not None else "",
         msgBacklog=slot.subscription.backlog,
     )
-    _send_stats(session, answer)
-
-
-def consumer_stats_failed(
-    session: Connection, command: pb.CommandConsumerStats, error: PulsarError
-) -> None:
-    answer = pb.CommandConsumerStatsResponse(
-        request_id=command.request_id,
-        error_code=error.code,  # type: ignore[arg-type]
-        error_message=error.on_the_wire,
-    )
-    _send_stats(session, answer)
-
-
-def _send_stats(session: Connection, answer: pb.CommandConsumerStatsResponse) -> None:
-    session.send_command(
-        pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
-    )
+    session.send_command(answer)

@@ -144,9 +144,7 @@ def _answer(
     )
     if (topic_epoch := fencing.topic_epoch_to_tell(producer)) is not None:
         answer.topic_epoch = topic_epoch
-    session.send_command(
-        pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=answer)
-    )
+    session.send_command(answer)
 
 
 def stored_schema(schema: pb.Schema) -> StoredSchema:

@@ -4,7 +4,6 @@ The answer to a registration comes first, then updates: whatever happens within 
 is in the answer.
 """
 
-from pybroker.base.errors import PulsarError
 from pybroker.base.names import check_client, check_subscription_name, whole_topic
 from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.scalable.buckets import bucket_ranges
@@ -43,8 +42,7 @@ class ConsumerWatch:
         update = pb.CommandScalableTopicAssignmentUpdate(
             consumer_id=self._id, assignment=_encoded(assignment)
         )
-        kind = pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
-        self._session.send_command(pb.BaseCommand(type=kind, scalableTopicAssignmentUpdate=update))
+        self._session.send_command(update)
 
 
 @measured("subscribe")
@@ -58,21 +56,13 @@ async def subscribe(session: Connection, command: pb.CommandScalableTopicSubscri
     key = GroupKey(name, command.subscription, command.consumer_type)
     consumer_id = command.consumer_id
     watch = ConsumerWatch(session, consumer_id, key, command.consumer_name)
-    watches.add(Kind.CONSUMER, consumer_id, watch)
-    try:
+    with watches.beginning(Kind.CONSUMER, consumer_id, watch):
         assignment = await watch.register()
         watches.require(Kind.CONSUMER, consumer_id, watch)
-    except BaseException:
-        watches.remove(Kind.CONSUMER, consumer_id, only=watch)
-        watch.end()
-        raise
-    _answer(session, command, assignment=_encoded(assignment))
-
-
-def failed(
-    session: Connection, command: pb.CommandScalableTopicSubscribe, error: PulsarError
-) -> None:
-    _answer(session, command, error=error.code, message=error.on_the_wire)
+    answer = pb.CommandScalableTopicSubscribeResponse(
+        request_id=command.request_id, assignment=_encoded(assignment)
+    )
+    session.send_command(answer)
 
 
 @measured("unsubscribe")
@@ -82,17 +72,6 @@ async def unsubscribe(session: Connection, command: pb.CommandScalableTopicUnsub
     if isinstance(watch, ConsumerWatch):
         watch.unregister()
     session.write(commands.success(command.request_id))
-
-
-def _answer(
-    session: Connection, command: pb.CommandScalableTopicSubscribe, **fields: object
-) -> None:
-    answer = pb.CommandScalableTopicSubscribeResponse(
-        request_id=command.request_id,
-        **fields,  # type: ignore[arg-type]
-    )
-    kind = pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, scalableTopicSubscribeResponse=answer))
 
 
 def _encoded(assignment: Assignment) -> pb.ScalableConsumerAssignment:

@@ -1,15 +1,11 @@
 """WATCH_TC_ASSIGNMENTS and its close: the broker of each transaction coordinator."""
 
-from typing import Final
-
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed
 from pybroker.base.listeners import Listener
 from pybroker.server.connections.connection import Connection
 from pybroker.server.scalable.coordinator_places import Places
 from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_KIND: Final = pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE
 
 
 class CoordinatorWatch:
@@ -44,7 +40,7 @@ class CoordinatorWatch:
                 broker_service_url_tls=told.broker_url_tls or None,
             )
         update = pb.CommandWatchTcAssignmentsUpdate(watch_id=self._id, snapshot=snapshot)
-        session.send_command(pb.BaseCommand(type=_KIND, watchTcAssignmentsUpdate=update))
+        session.send_command(update)
 
 
 @measured("watch_coordinators")
@@ -61,23 +57,9 @@ async def watch(session: Connection, command: pb.CommandWatchTcAssignments) -> N
     if session.closed:
         return  # nothing would end the watch
     begun = CoordinatorWatch(session, command.watch_id)
-    watches.add(Kind.COORDINATORS, command.watch_id, begun)
-    try:
+    with watches.beginning(Kind.COORDINATORS, command.watch_id, begun):
         await begun.begin()
         watches.require(Kind.COORDINATORS, command.watch_id, begun)
-    except BaseException:
-        watches.remove(Kind.COORDINATORS, command.watch_id, only=begun)
-        begun.end()
-        raise
-
-
-def failed(session: Connection, command: pb.CommandWatchTcAssignments, error: PulsarError) -> None:
-    update = pb.CommandWatchTcAssignmentsUpdate(
-        watch_id=command.watch_id,
-        error=error.code,  # type: ignore[arg-type]
-        message=error.on_the_wire,
-    )
-    session.send_command(pb.BaseCommand(type=_KIND, watchTcAssignmentsUpdate=update))
 
 
 async def close(session: Connection, command: pb.CommandWatchTcAssignmentsClose) -> None:

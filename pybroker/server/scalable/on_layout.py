@@ -74,15 +74,10 @@ async def lookup(session: Connection, command: pb.CommandScalableTopicLookup) ->
     if session.closed:
         return  # nothing would end the watch
     watch, watch_id = LayoutWatch(session, command.session_id, name), command.session_id
-    watches.add(Kind.LAYOUT, watch_id, watch)
-    try:
+    with watches.beginning(Kind.LAYOUT, watch_id, watch):
         await watch.find(command.create_if_missing)
         watches.require(Kind.LAYOUT, watch_id, watch)
         watch.begin()
-    except BaseException:
-        watches.remove(Kind.LAYOUT, watch_id, only=watch)
-        watch.end()
-        raise
 
 
 def failed(session: Connection, command: pb.CommandScalableTopicLookup, error: PulsarError) -> None:
@@ -97,17 +92,12 @@ def failed(session: Connection, command: pb.CommandScalableTopicLookup, error: P
         error=error.code,  # type: ignore[arg-type]
         message=error.on_the_wire,
     )
-    kind = pb.BaseCommand.SCALABLE_TOPIC_UPDATE
-    session.send_command(pb.BaseCommand(type=kind, scalableTopicUpdate=answer))
+    session.send_command(answer)
 
 
 async def close(session: Connection, command: pb.CommandScalableTopicClose) -> None:
     """After a lookup of the same id that is still at work: that has an answer first."""
     v5_session(session).remove(Kind.LAYOUT, command.session_id)
-
-
-def ignore(session: Connection, command: object, error: PulsarError) -> None:
-    """The command has no answer."""
 
 
 async def _controller(session: Connection, name: TopicName) -> tuple[str, str]:

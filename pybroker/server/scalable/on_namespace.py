@@ -4,17 +4,14 @@ Ordinary topics are never listed.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed
 from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
 from pybroker.server.scalable.v5_session import Kind, measured, v5_session
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_KIND: Final = pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
 
 
 class TopicsWatch:
@@ -46,7 +43,7 @@ class TopicsWatch:
         self._send(pb.CommandWatchScalableTopicsUpdate(watch_id=self._id, diff=diff))
 
     def _send(self, update: pb.CommandWatchScalableTopicsUpdate) -> None:
-        self._session.send_command(pb.BaseCommand(type=_KIND, watchScalableTopicsUpdate=update))
+        self._session.send_command(update)
 
 
 @measured("watch_topics")
@@ -57,16 +54,11 @@ async def watch(session: Connection, command: pb.CommandWatchScalableTopics) -> 
         return  # nothing would end the watch
     begun = TopicsWatch(session, command.watch_id, command.namespace)
     wanted = {pair.key: pair.value for pair in command.property_filters}
-    watches.add(Kind.TOPICS, command.watch_id, begun)
-    try:
+    with watches.beginning(Kind.TOPICS, command.watch_id, begun):
         there = await begun.find(wanted)
         watches.require(Kind.TOPICS, command.watch_id, begun)
         _check_size(session, command.namespace, there)
         begun.begin(there, command.current_hash)
-    except BaseException:
-        watches.remove(Kind.TOPICS, command.watch_id, only=begun)
-        begun.end()
-        raise
 
 
 def _check_size(session: Connection, namespace: str, there: TopicList) -> None:
@@ -77,15 +69,6 @@ def _check_size(session: Connection, namespace: str, there: TopicList) -> None:
             f"The names of the {len(there.names)} scalable topics of {namespace} do not fit into a "
             f"command of {most} bytes: ask for some by their properties"
         )
-
-
-def failed(session: Connection, command: pb.CommandWatchScalableTopics, error: PulsarError) -> None:
-    update = pb.CommandWatchScalableTopicsUpdate(
-        watch_id=command.watch_id,
-        error=error.code,  # type: ignore[arg-type]
-        message=error.on_the_wire,
-    )
-    session.send_command(pb.BaseCommand(type=_KIND, watchScalableTopicsUpdate=update))
 
 
 async def close(session: Connection, command: pb.CommandWatchScalableTopicsClose) -> None:

@@ -1,6 +1,7 @@
 """What one connection uses of the V5 SDK's commands: it ends with the connection."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from functools import wraps
 from typing import Final, Protocol, TypeVar
@@ -52,6 +53,17 @@ class V5Session:
                 "segments: close some, or use another client"
             )
         self._watches[kind, watch_id] = watch
+
+    @contextmanager
+    def beginning(self, kind: Kind, watch_id: int, watch: Watch) -> Iterator[None]:
+        """Adds the watch, which ends if it cannot begin. Raises TooManyRequests."""
+        self.add(kind, watch_id, watch)
+        try:
+            yield
+        except BaseException:
+            self.remove(kind, watch_id, only=watch)
+            watch.end()
+            raise
 
     def remove(self, kind: Kind, watch_id: int, only: Watch | None = None) -> Watch | None:
         """Ends the watch, if it is there and no other than `only`; returns it."""

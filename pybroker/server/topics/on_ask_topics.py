@@ -47,14 +47,8 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
                     await pace.step()
             if session.closed:
                 return  # nobody to answer
-    session.send_command(
-        pb.BaseCommand(
-            type=pb.BaseCommand.ASK_TOPICS_RESPONSE,
-            askTopicsResponse=pb.CommandAskTopicsResponse(
-                request_id=command.request_id, answer=answers
-            ),
-        )
-    )
+    answer = pb.CommandAskTopicsResponse(request_id=command.request_id, answer=answers)
+    session.send_command(answer)
 
 
 def _asked(command: pb.CommandAskTopics) -> Asked:

@@ -15,9 +15,6 @@ from pybroker.server.connections.connection import Connection
 from pybroker.server.publishing.on_producer import stored_schema
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_TYPE = pb.BaseCommand
-
-
 # -- LOOKUP
 
 
@@ -51,7 +48,7 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
         authoritative=True,
         proxy_through_service_url=False,
     )
-    session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+    session.send_command(answer)
     counts.lookup_ms.add(1000 * (clock.monotonic_s() - began_s))
 
 
@@ -63,7 +60,7 @@ def lookup_failed(session: Connection, command: pb.CommandLookupTopic, error: Pu
         error=error.code,  # type: ignore[arg-type]
         message=error.on_the_wire,
     )
-    session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+    session.send_command(answer)
 
 
 async def partitioned_metadata(
@@ -77,27 +74,7 @@ async def partitioned_metadata(
         partitions=partitions,
         response=pb.CommandPartitionedTopicMetadataResponse.Success,
     )
-    _send_partitioned_metadata(session, answer)
-
-
-def partitioned_metadata_failed(
-    session: Connection, command: pb.CommandPartitionedTopicMetadata, error: PulsarError
-) -> None:
-    answer = pb.CommandPartitionedTopicMetadataResponse(
-        request_id=command.request_id,
-        response=pb.CommandPartitionedTopicMetadataResponse.Failed,
-        error=error.code,  # type: ignore[arg-type]
-        message=error.on_the_wire,
-    )
-    _send_partitioned_metadata(session, answer)
-
-
-def _send_partitioned_metadata(
-    session: Connection, answer: pb.CommandPartitionedTopicMetadataResponse
-) -> None:
-    session.send_command(
-        pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer)
-    )
+    session.send_command(answer)
 
 
 # -- schemas
@@ -117,24 +94,9 @@ async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
         schema=_wire_schema(version.schema),
         schema_version=version_bytes(version.number),
     )
-    _send_schema(session, answer)
+    session.send_command(answer)
     took_ms = 1000 * (clock.monotonic_s() - began_s)
     session.services.counts.schema_read(name.namespace_name, took_ms)
-
-
-def get_schema_failed(
-    session: Connection, command: pb.CommandGetSchema, error: PulsarError
-) -> None:
-    answer = pb.CommandGetSchemaResponse(
-        request_id=command.request_id,
-        error_code=error.code,  # type: ignore[arg-type]
-        error_message=error.on_the_wire,
-    )
-    _send_schema(session, answer)
-
-
-def _send_schema(session: Connection, answer: pb.CommandGetSchemaResponse) -> None:
-    session.send_command(pb.BaseCommand(type=_TYPE.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
 
 
 def _wire_schema(schema: StoredSchema) -> pb.Schema:
@@ -154,30 +116,11 @@ async def get_or_create_schema(session: Connection, command: pb.CommandGetOrCrea
         if not _is_there(topics, name):
             raise TopicNotFound(f"{name} does not exist: create the topic before adding a schema")
     version = await topics.schemas.add(name, stored_schema(command.schema))
-    _send_created_schema(
-        session,
-        pb.CommandGetOrCreateSchemaResponse(
-            request_id=command.request_id, schema_version=version_bytes(version)
-        ),
+    answer = pb.CommandGetOrCreateSchemaResponse(
+        request_id=command.request_id, schema_version=version_bytes(version)
     )
+    session.send_command(answer)
 
 
 def _is_there(topics: Topics, name: TopicName) -> bool:
     return topics.exists(name) or topics.tenants.partitions(name) > 0
-
-
-def get_or_create_schema_failed(
-    session: Connection, command: pb.CommandGetOrCreateSchema, error: PulsarError
-) -> None:
-    answer = pb.CommandGetOrCreateSchemaResponse(
-        request_id=command.request_id,
-        error_code=error.code,  # type: ignore[arg-type]
-        error_message=error.on_the_wire,
-    )
-    _send_created_schema(session, answer)
-
-
-def _send_created_schema(session: Connection, answer: pb.CommandGetOrCreateSchemaResponse) -> None:
-    session.send_command(
-        pb.BaseCommand(type=_TYPE.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer)
-    )

@@ -136,9 +136,7 @@ async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
         topic=names,
         topics_hash=found.hash,
     )
-    session.send_command(
-        pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=answer)
-    )
+    session.send_command(answer)
 
 
 async def close_watch(session: Connection, command: pb.CommandWatchTopicListClose) -> None:

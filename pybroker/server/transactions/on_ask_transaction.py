@@ -4,9 +4,8 @@ Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_as
 """
 
 import asyncio
-from typing import Any
 
-from pybroker.base.errors import PulsarError, TransactionNotFound
+from pybroker.base.errors import TransactionNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.server.connections.connection import Connection
 from pybroker.server.transactions import fencing
@@ -62,8 +61,7 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         answer.transactional_id = bound_to.name
         if bound_to.owner is not None:
             answer.transactional_id_owner = bound_to.owner
-    kind = pb.BaseCommand.ASK_TRANSACTION_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, askTransactionResponse=answer))
+    session.send_command(answer)
 
 
 def _session_in(command: pb.CommandAskTransaction) -> SessionRef:
@@ -97,10 +95,3 @@ async def _takes_part(
     if subscription is None:
         return coordinators.has_partition(txn_id, topic)
     return coordinators.has_subscription(txn_id, topic, subscription)
-
-
-def failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = pb.CommandAskTransactionResponse(request_id=command.request_id)
-    answer.error, answer.message = error.code, error.on_the_wire  # type: ignore[assignment]
-    kind = pb.BaseCommand.ASK_TRANSACTION_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, askTransactionResponse=answer))

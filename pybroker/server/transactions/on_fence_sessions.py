@@ -4,14 +4,9 @@ This broker does not trust the sender: it catches up with the metadata and reads
 Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_transactional_ids`).
 """
 
-from typing import Any
-
-from pybroker.base.errors import PulsarError
 from pybroker.server.connections.connection import Connection
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId, check_id
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_TYPE = pb.BaseCommand
 
 
 async def fence_sessions(session: Connection, command: pb.CommandFenceSessions) -> None:
@@ -23,14 +18,4 @@ async def fence_sessions(session: Connection, command: pb.CommandFenceSessions) 
     answer = pb.CommandFenceSessionsResponse(
         request_id=command.request_id, aborted=aborted, coordinator=sorted(clean)
     )
-    session.send_command(
-        pb.BaseCommand(type=_TYPE.FENCE_SESSIONS_RESPONSE, fenceSessionsResponse=answer)
-    )
-
-
-def failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = pb.CommandFenceSessionsResponse(request_id=command.request_id)
-    answer.error, answer.message = error.code, error.on_the_wire  # type: ignore[assignment]
-    session.send_command(
-        pb.BaseCommand(type=_TYPE.FENCE_SESSIONS_RESPONSE, fenceSessionsResponse=answer)
-    )
+    session.send_command(answer)

@@ -3,15 +3,11 @@
 Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_kafka_transactions`).
 """
 
-from typing import Any
-
-from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.errors import ServiceNotReady
 from pybroker.server.connections.connection import Connection
 from pybroker.server.transactions.on_behalf_of import principal_of
 from pybroker.transaction.coordinator.sessions.transactional_ids import check_id
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_TYPE = pb.BaseCommand
 
 
 async def kafka_transaction(session: Connection, command: pb.CommandKafkaTransaction) -> None:
@@ -25,12 +21,4 @@ async def kafka_transaction(session: Connection, command: pb.CommandKafkaTransac
     if answer_kafka is None:
         raise ServiceNotReady("This broker has no Kafka producers: start it with --kafka")
     answer = await answer_kafka(command)
-    kind = _TYPE.KAFKA_TRANSACTION_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, kafkaTransactionResponse=answer))
-
-
-def failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = pb.CommandKafkaTransactionResponse(request_id=command.request_id)
-    answer.error, answer.message = error.code, error.on_the_wire  # type: ignore[assignment]
-    kind = _TYPE.KAFKA_TRANSACTION_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, kafkaTransactionResponse=answer))
+    session.send_command(answer)

@@ -5,9 +5,9 @@ Differs: Apache Pulsar has no such commands; CONNECTED announces them (`supports
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from pybroker.base.errors import AuthorizationError, NotAllowed, PulsarError
+from pybroker.base.errors import AuthorizationError, NotAllowed
 from pybroker.base.names import TxnId
 from pybroker.security.preparing import may_prepare, why_not_prepare
 from pybroker.server.connections.connection import Connection
@@ -17,7 +17,6 @@ from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.live_transaction import MAX_NAME_CHARS, TransactionMetadata
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_T: Final = pb.BaseCommand
 _MOST_LISTED: Final = 500  # in one answer
 
 
@@ -42,7 +41,7 @@ async def prepare(session: Connection, command: pb.CommandPrepareTxn) -> None:
         txnid_most_bits=txn_id.most,
         txnid_least_bits=txn_id.least,
     )
-    session.send_command(_T(type=_T.PREPARE_TXN_RESPONSE, prepareTxnResponse=answer))
+    session.send_command(answer)
 
 
 def _require_role(session: Connection) -> None:
@@ -59,17 +58,6 @@ async def _coordinator(session: Connection, tc_id: int) -> TransactionCoordinato
     return await session.services.coordinators.get(tc_id)
 
 
-def prepare_failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = pb.CommandPrepareTxnResponse(
-        request_id=command.request_id,
-        txnid_most_bits=command.txnid_most_bits,
-        txnid_least_bits=command.txnid_least_bits,
-        error=error.code,  # type: ignore[arg-type]
-        message=error.on_the_wire,
-    )
-    session.send_command(_T(type=_T.PREPARE_TXN_RESPONSE, prepareTxnResponse=answer))
-
-
 async def list_prepared(session: Connection, command: pb.CommandListPreparedTxns) -> None:
     """Raises NotAllowed if transactions are disabled, TransactionCoordinatorNotFound."""
     coordinator = await _coordinator(session, command.tc_id)
@@ -80,8 +68,7 @@ async def list_prepared(session: Connection, command: pb.CommandListPreparedTxns
             answer.has_more = True
             break
         _describe(transaction, answer.transaction.add(), now_ms)
-    kind = _T.LIST_PREPARED_TXNS_RESPONSE
-    session.send_command(_T(type=kind, listPreparedTxnsResponse=answer))
+    session.send_command(answer)
 
 
 def _chosen(
@@ -108,13 +95,3 @@ def _describe(transaction: TransactionMetadata, into: pb.PreparedTxn, now_ms: in
         into.owner = transaction.owner
     into.prepared_ms = transaction.prepared.at_ms
     into.age_ms = max(0, now_ms - transaction.prepared.at_ms)
-
-
-def list_failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = pb.CommandListPreparedTxnsResponse(
-        request_id=command.request_id,
-        error=error.code,  # type: ignore[arg-type]
-        message=error.on_the_wire,
-    )
-    kind = _T.LIST_PREPARED_TXNS_RESPONSE
-    session.send_command(_T(type=kind, listPreparedTxnsResponse=answer))

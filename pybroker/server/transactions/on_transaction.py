@@ -40,51 +40,31 @@ from pybroker.transaction.coordinator.ends.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import field_number
 
 T = TypeVar("T")
 _TYPE = pb.BaseCommand
 MAX_TOGETHER: Final = 1000
 
-# The response to each command: its type and its field in BaseCommand.
-_RESPONSES: Final[dict[type, tuple[Any, str]]] = {
-    pb.CommandTcClientConnectRequest: (_TYPE.TC_CLIENT_CONNECT_RESPONSE, "tcClientConnectResponse"),
-    pb.CommandNewTxn: (_TYPE.NEW_TXN_RESPONSE, "newTxnResponse"),
-    pb.CommandAddPartitionToTxn: (
-        _TYPE.ADD_PARTITION_TO_TXN_RESPONSE,
-        "addPartitionToTxnResponse",
-    ),
-    pb.CommandAddSubscriptionToTxn: (
-        _TYPE.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
-        "addSubscriptionToTxnResponse",
-    ),
-    pb.CommandEndTxn: (_TYPE.END_TXN_RESPONSE, "endTxnResponse"),
-    pb.CommandEndTxnOnPartition: (
-        _TYPE.END_TXN_ON_PARTITION_RESPONSE,
-        "endTxnOnPartitionResponse",
-    ),
-    pb.CommandEndTxnOnSubscription: (
-        _TYPE.END_TXN_ON_SUBSCRIPTION_RESPONSE,
-        "endTxnOnSubscriptionResponse",
-    ),
+_RESPONSES: Final[dict[type, type[Any]]] = {
+    pb.CommandTcClientConnectRequest: pb.CommandTcClientConnectResponse,
+    pb.CommandNewTxn: pb.CommandNewTxnResponse,
+    pb.CommandAddPartitionToTxn: pb.CommandAddPartitionToTxnResponse,
+    pb.CommandAddSubscriptionToTxn: pb.CommandAddSubscriptionToTxnResponse,
+    pb.CommandEndTxn: pb.CommandEndTxnResponse,
+    pb.CommandEndTxnOnPartition: pb.CommandEndTxnOnPartitionResponse,
+    pb.CommandEndTxnOnSubscription: pb.CommandEndTxnOnSubscriptionResponse,
 }
-
-
-_NUMBERS: Final = {
-    command: (kind, int(_TYPE.DESCRIPTOR.fields_by_name[field].number))
-    for command, (kind, field) in _RESPONSES.items()
-}
+_NUMBERS: Final = {command: field_number(answer) for command, answer in _RESPONSES.items()}
 
 
 def done(session: Connection, command: Any, txn_id: TxnId) -> None:
-    kind, number = _NUMBERS[type(command)]
-    session.write(commands.transaction_done(kind, number, command.request_id, *txn_id))
+    number = _NUMBERS[type(command)]
+    session.write(commands.transaction_done(number, command.request_id, *txn_id))
 
 
 def failed(session: Connection, command: Any, error: PulsarError) -> None:
-    kind, field = _RESPONSES[type(command)]
-    envelope = pb.BaseCommand(type=kind)
-    response = getattr(envelope, field)
-    response.request_id = command.request_id
+    response = _RESPONSES[type(command)](request_id=command.request_id)
     if hasattr(command, "txnid_most_bits"):
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
     elif isinstance(command, pb.CommandNewTxn):  # the Java client matches the request by tc_id
@@ -94,7 +74,7 @@ def failed(session: Connection, command: Any, error: PulsarError) -> None:
     if isinstance(command, pb.CommandAddSubscriptionToTxn) and isinstance(error, Undecided):
         response.undecided = True
     response.error, response.message = error.code, error.on_the_wire
-    session.send_command(envelope)
+    session.send_command(response)
 
 
 def _txn_id(command: Any) -> TxnId:
@@ -168,10 +148,7 @@ async def _nothing_more(coordinator: TransactionCoordinator) -> None:
 
 def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _: None) -> None:
     session.begun.are_expected = True
-    kind, field = _RESPONSES[type(command)]
-    envelope = pb.BaseCommand(type=kind)
-    getattr(envelope, field).request_id = command.request_id
-    session.send_command(envelope)
+    session.send_command(pb.CommandTcClientConnectResponse(request_id=command.request_id))
 
 
 def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
@@ -239,7 +216,7 @@ def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None
         txnid_least_bits=txn_id.least,
         session_epoch=0 if bound is None else bound.epoch,
     )
-    session.send_command(pb.BaseCommand(type=_TYPE.NEW_TXN_RESPONSE, newTxnResponse=response))
+    session.send_command(response)
 
 
 Add = Callable[[TransactionCoordinator, TxnId, list[T], str | None], Awaitable[TxnId]]

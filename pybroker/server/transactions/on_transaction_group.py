@@ -4,9 +4,9 @@ Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_tr
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.server.connections.connection import Connection
 from pybroker.server.transactions import fencing
@@ -39,8 +39,7 @@ async def transaction_group(session: Connection, command: pb.CommandTransactionG
             coordinator = await session.services.coordinators.get(members[0].most)
             fencing.require_current(session, coordinator, members)
             await groups.promise_to(leader, members, principal_of(session, claimed))
-    kind = pb.BaseCommand.TRANSACTION_GROUP_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, transactionGroupResponse=answer))
+    session.send_command(answer)
 
 
 def _members(command: pb.CommandTransactionGroup) -> list[TxnId]:
@@ -75,10 +74,3 @@ async def _require_served(session: Connection, coordinator_id: int) -> None:
     if coordinators.serving(coordinator_id) is None and coordinator_id < coordinators.count:
         partition = COORDINATOR_ASSIGN.partition_at(coordinator_id)
         await session.services.topics.ownership.owner_of(partition)
-
-
-def failed(session: Connection, command: Any, error: PulsarError) -> None:
-    answer = _ANSWER(request_id=command.request_id)
-    answer.error, answer.message = error.code, error.on_the_wire  # type: ignore[assignment]
-    kind = pb.BaseCommand.TRANSACTION_GROUP_RESPONSE
-    session.send_command(pb.BaseCommand(type=kind, transactionGroupResponse=answer))

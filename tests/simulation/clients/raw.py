@@ -3,10 +3,9 @@
 import asyncio
 from typing import Any
 
-from pybroker.client.connection.connection import wrap
 from pybroker.simulation.broker import PORT
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
+from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_command
 from pybroker.wire.message_metadata import build_entry
 
 ANSWER_WITHIN_S = 10.0
@@ -60,7 +59,7 @@ class RawPeer(asyncio.Protocol):
             self._transport.write(data)
 
     def post(self, body: Any, entry: bytes = b"") -> None:
-        self.write(encode_frame(wrap(body), entry))
+        self.write(encode_command(body, entry))
 
     def send(self, metadata: pb.MessageMetadata, payload: bytes, **fields: Any) -> None:
         self.post(pb.CommandSend(**fields), build_entry(metadata, payload))
