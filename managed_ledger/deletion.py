@@ -10,12 +10,7 @@ import logging
 from collections.abc import Awaitable, Iterable
 
 from managed_ledger.errors import BadVersion, CorruptStorage
-from managed_ledger.ledger_metadata import (
-    LEDGERS_PREFIX,
-    LedgerList,
-    cursors_prefix,
-    ledgers_key,
-)
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, cursors_prefix, ledgers_key
 from managed_ledger.list_record import ListRecord
 from managed_ledger.storage.backend import Backend, KeyAt, MetadataStore
 

@@ -12,13 +12,7 @@ from managed_ledger.storage.embedded.ledger_files import (
 from managed_ledger.storage.embedded.snapshot import Snapshot
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.metadata_table import MetadataTable
-from managed_ledger.storage.operations import (
-    Append,
-    DeleteLedger,
-    Operation,
-    Put,
-    Remove,
-)
+from managed_ledger.storage.operations import Append, DeleteLedger, Operation, Put, Remove
 
 MAX_ENTRIES_PER_FLUSH = 65_536
 

@@ -26,10 +26,7 @@ from pybroker.broker.deletion.deletions import Deletions, Doomed, not_deleted_tw
 from pybroker.broker.deletion.inactive_topics import InactiveTopics
 from pybroker.broker.namespaces.permissions import Permissions
 from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
-from pybroker.broker.namespaces.usable_names import (
-    check_free,
-    refuse_internal,
-)
+from pybroker.broker.namespaces.usable_names import check_free, refuse_internal
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.partitioned_topics import PartitionedTopics
 from pybroker.broker.persistent.entry_metadata import check_interceptors

@@ -53,11 +53,7 @@ from pybroker.client.producing.partitions_producer import PartitionsProducer
 from pybroker.client.producing.producer import Producer
 from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.client.transactions.coordinator import Coordinators
-from pybroker.client.transactions.group import (
-    TransactionGroup,
-    begin_together,
-    commit_together,
-)
+from pybroker.client.transactions.group import TransactionGroup, begin_together, commit_together
 from pybroker.client.transactions.prepared import PreparedTransaction
 from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.wire import pulsar_api_pb2 as pb

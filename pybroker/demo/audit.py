@@ -5,14 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pybroker.demo import flights
-from pybroker.demo.payments import (
-    BALANCES,
-    CREDITS,
-    DEBITS,
-    PLAIN_DEBITS,
-    REJECTS,
-    Transfer,
-)
+from pybroker.demo.payments import BALANCES, CREDITS, DEBITS, PLAIN_DEBITS, REJECTS, Transfer
 from pybroker.demo.report import Verdict
 from pybroker.demo.topics import read_all, stored_entries
 from pybroker.spark import Marker

@@ -16,10 +16,7 @@ from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Pace
 from pybroker.broker.schemas.compatibility import AVRO, StoredSchema
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.transactional_entries import (
-    UntaggedSpan,
-    transactional_entries,
-)
+from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, transactional_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry

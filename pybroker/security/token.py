@@ -12,13 +12,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError
 from pybroker.base.runtime import Clock
 from pybroker.security.identity import Credentials, Login
-from pybroker.security.keys import (
-    KeyFailure,
-    is_of_a_pair,
-    missing,
-    public_key,
-    read_source,
-)
+from pybroker.security.keys import KeyFailure, is_of_a_pair, missing, public_key, read_source
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,7 @@ from typing import Final
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.bookkeeper.errors import BadLedgerMetadata
-from managed_ledger.storage.bookkeeper.formats.protobuf import (
-    VARINT,
-    fields,
-    put_bytes,
-    put_int,
-)
+from managed_ledger.storage.bookkeeper.formats.protobuf import VARINT, fields, put_bytes, put_int
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 
 _PREAMBLE: Final = b"BookieMetadataFormatVersion\t3\n"

@@ -11,12 +11,7 @@ from typing import Final
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.bookkeeper.bookies import Bookies
 from managed_ledger.storage.bookkeeper.copies import is_missing
-from managed_ledger.storage.bookkeeper.entry_body import (
-    HEAD_BYTES,
-    DamagedBody,
-    EntryBody,
-    unpack,
-)
+from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES, DamagedBody, EntryBody, unpack
 from managed_ledger.storage.bookkeeper.errors import BadLedgerMetadata, BookieFailed
 from managed_ledger.storage.bookkeeper.metadata_record import DigestType, LedgerMetadata
 from managed_ledger.storage.bookkeeper.protocol import ABSENT, Code, Response, batch_bodies

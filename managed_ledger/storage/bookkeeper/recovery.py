@@ -18,10 +18,7 @@ from typing import Final
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.bookkeeper.bookies import Bookies
-from managed_ledger.storage.bookkeeper.copies import (
-    list_missing,
-    with_copies,
-)
+from managed_ledger.storage.bookkeeper.copies import list_missing, with_copies
 from managed_ledger.storage.bookkeeper.entry_body import (
     NO_ENTRY,
     DamagedBody,
@@ -29,10 +26,7 @@ from managed_ledger.storage.bookkeeper.entry_body import (
     master_key,
     unpack,
 )
-from managed_ledger.storage.bookkeeper.errors import (
-    BookieFailed,
-    RecoveryFailed,
-)
+from managed_ledger.storage.bookkeeper.errors import BookieFailed, RecoveryFailed
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
 from managed_ledger.storage.bookkeeper.protocol import (

@@ -9,12 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from managed_ledger.errors import (
-    CorruptStorage,
-    LedgerEnded,
-    LedgerNotFound,
-    ManagedLedgerError,
-)
+from managed_ledger.errors import CorruptStorage, LedgerEnded, LedgerNotFound, ManagedLedgerError
 from managed_ledger.storage.bookkeeper.client import BookKeeper
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
 from managed_ledger.storage.bookkeeper.reader import LedgerReader

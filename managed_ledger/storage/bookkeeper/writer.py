@@ -24,22 +24,9 @@ from managed_ledger.errors import BadVersion, LedgerClosed, LedgerEnded, Managed
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.bookkeeper import protocol
 from managed_ledger.storage.bookkeeper.bookies import Bookies
-from managed_ledger.storage.bookkeeper.copies import (
-    lacks_copies,
-    list_missing,
-    with_copies,
-)
-from managed_ledger.storage.bookkeeper.entry_body import (
-    HEAD_BYTES,
-    NO_ENTRY,
-    master_key,
-    pack,
-)
-from managed_ledger.storage.bookkeeper.errors import (
-    BookieFailed,
-    LedgerFenced,
-    NotEnoughBookies,
-)
+from managed_ledger.storage.bookkeeper.copies import lacks_copies, list_missing, with_copies
+from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES, NO_ENTRY, master_key, pack
+from managed_ledger.storage.bookkeeper.errors import BookieFailed, LedgerFenced, NotEnoughBookies
 from managed_ledger.storage.bookkeeper.frame_limits import MODEST_BYTES
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState

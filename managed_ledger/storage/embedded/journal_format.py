@@ -19,13 +19,7 @@ from typing import Final
 from managed_ledger.checksum import crc32c
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.operations import (
-    Append,
-    DeleteLedger,
-    Operation,
-    Put,
-    Remove,
-)
+from managed_ledger.storage.operations import Append, DeleteLedger, Operation, Put, Remove
 
 assert sys.byteorder == "little", "arrays are written in memory order"
 

@@ -10,14 +10,7 @@ give them space.
 from typing import Final
 
 from managed_ledger.storage.embedded.disk import Disk
-from managed_ledger.storage.operations import (
-    Append,
-    DeleteLedger,
-    Operation,
-    Put,
-    Remove,
-    Sync,
-)
+from managed_ledger.storage.operations import Append, DeleteLedger, Operation, Put, Remove, Sync
 
 SPARE_BYTES: Final = 16 * 1024 * 1024  # in addition to a second copy of the journal
 NEXT_TO_NOTHING_BYTES: Final = 1024 * 1024

@@ -40,11 +40,7 @@ from managed_ledger.storage.zookeeper.operations import (
     read_body,
     stat_of,
 )
-from managed_ledger.storage.zookeeper.session import (
-    FINAL_STATES,
-    SESSION_TRANSITIONS,
-    SessionState,
-)
+from managed_ledger.storage.zookeeper.session import FINAL_STATES, SESSION_TRANSITIONS, SessionState
 
 log = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000  # requests while there is no connection

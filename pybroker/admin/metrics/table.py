@@ -3,15 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pybroker.admin.metrics import (
-    broker,
-    kafka,
-    process,
-    scalable,
-    storage,
-    topics,
-    transactions,
-)
+from pybroker.admin.metrics import broker, kafka, process, scalable, storage, topics, transactions
 from pybroker.base.metrics import Metric
 
 _AREAS: Final = (broker, topics, scalable, storage, transactions, kafka, process)

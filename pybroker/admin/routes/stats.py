@@ -15,13 +15,7 @@ from pybroker.admin.shapes import topic_stats as shapes
 from pybroker.admin.stats.ledger import internal_stats, no_internal_stats
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
-from pybroker.admin.stats.topic import (
-    PARTS_A_TURN,
-    Stats,
-    Wanted,
-    merged_stats,
-    topic_stats,
-)
+from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, merged_stats, topic_stats
 from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.json_schema import any_of
 from pybroker.base.names import TopicName

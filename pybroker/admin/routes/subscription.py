@@ -9,15 +9,7 @@ from starlette.requests import Request
 from managed_ledger.position import EARLIEST, LATEST, Position
 from pybroker.admin.finding import each_part, each_served, single
 from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
-from pybroker.admin.routing import (
-    TOPIC,
-    flag,
-    message_id,
-    read_json,
-    route,
-    texts,
-    topic_of,
-)
+from pybroker.admin.routing import TOPIC, flag, message_id, read_json, route, texts, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN, RESET_CURSOR, TEXTS
 from pybroker.base.errors import SubscriptionNotFound, TopicNotFound

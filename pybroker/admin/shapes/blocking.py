@@ -2,16 +2,7 @@
 
 from typing import Final
 
-from pybroker.base.json_schema import (
-    COUNT,
-    TEXT,
-    choice,
-    fields,
-    list_of,
-    map_of,
-    or_null,
-    record,
-)
+from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, map_of, or_null, record
 
 _OPEN: Final = record(
     "BlockingTransaction",

@@ -4,16 +4,7 @@ from typing import Final
 
 from pybroker.admin.shapes.common import PROPERTIES
 from pybroker.admin.shapes.transacting import TXN
-from pybroker.base.json_schema import (
-    COUNT,
-    TEXT,
-    choice,
-    fields,
-    list_of,
-    record,
-    taken,
-    whole,
-)
+from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, record, taken, whole
 
 MOST_MESSAGES: Final = 1000
 MOST_WAIT_MS: Final = 30_000

@@ -17,12 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from managed_ledger.position import Position
-from pybroker.base.errors import (
-    NotAllowed,
-    ProducerFenced,
-    PulsarError,
-    SubscriptionNotFound,
-)
+from pybroker.base.errors import NotAllowed, ProducerFenced, PulsarError, SubscriptionNotFound
 from pybroker.base.names import TopicName, check_subscription_name
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.deduplication import Taken

@@ -11,12 +11,7 @@ from typing import NamedTuple
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.broker.scalable.buckets import HASHES, Splits
-from pybroker.broker.scalable.record import (
-    MAX_SEGMENTS,
-    SegmentRecord,
-    TopicRecord,
-    of_segment,
-)
+from pybroker.broker.scalable.record import MAX_SEGMENTS, SegmentRecord, TopicRecord, of_segment
 
 
 class Segment(NamedTuple):

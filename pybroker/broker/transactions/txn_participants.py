@@ -12,10 +12,7 @@ from typing import Protocol
 from pybroker.base.errors import InvalidTopicName, NotAllowed, ServiceNotReady
 from pybroker.base.names import KAFKA_OFFSETS, TopicName, TxnId, check_subscription_name
 from pybroker.broker.persistent.topic import Topic
-from pybroker.broker.policies.bound_coordinators import (
-    TRANSACTION_COORDINATORS,
-    check_coordinator,
-)
+from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS, check_coordinator
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.transactions.waiting_ends import WaitingEnds
 from pybroker.transaction.coordinator.ends.participants import CannotParticipate

@@ -26,13 +26,7 @@ from pybroker.client.consuming.received import (
 )
 from pybroker.client.encryption import Decryption
 from pybroker.client.errors import CryptoError
-from pybroker.client.messages import (
-    Message,
-    OrderKey,
-    PlainMessage,
-    ReceivedEntry,
-    UnpackedMessage,
-)
+from pybroker.client.messages import Message, OrderKey, PlainMessage, ReceivedEntry, UnpackedMessage
 from pybroker.client.options import ConsumerCryptoFailureAction, ConsumerOptions
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_run import MessageRun

@@ -11,20 +11,10 @@ from managed_ledger.checksum import crc32c
 from pybroker.client.compression import codec
 from pybroker.client.consuming.acks import all_bits, from_words
 from pybroker.client.errors import MessageTooBig
-from pybroker.client.messages import (
-    MAX_BATCH_MESSAGES,
-    Message,
-    ReceivedEntry,
-    UnpackedMessage,
-)
+from pybroker.client.messages import MAX_BATCH_MESSAGES, Message, ReceivedEntry, UnpackedMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CHECKSUM_MAGIC
-from pybroker.wire.message_metadata import (
-    BadEntry,
-    last_batch_index,
-    parse_metadata,
-    payload_of,
-)
+from pybroker.wire.message_metadata import BadEntry, last_batch_index, parse_metadata, payload_of
 
 _HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
 _U32: Final = struct.Struct(">I")

@@ -15,13 +15,7 @@ from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import ProducerOptions
 from pybroker.client.producing.batch_collector import BatchCollector, OpenBatch
-from pybroker.client.producing.batching import (
-    EncodedBatch,
-    both,
-    compressed,
-    halves,
-    only_message,
-)
+from pybroker.client.producing.batching import EncodedBatch, both, compressed, halves, only_message
 from pybroker.client.producing.entries import EntryWriter
 from pybroker.client.producing.entry_buckets import EntryBuckets, Hashes
 from pybroker.client.producing.send_queue import PendingEntry

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from pybroker.base.names import TxnId
 from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.acks import EntryKey
-from pybroker.client.errors import (
-    ConnectError,
-    ProducerBlockedQuotaExceededException,
-    Timeout,
-)
+from pybroker.client.errors import ConnectError, ProducerBlockedQuotaExceededException, Timeout
 from pybroker.client.messages import Done, MessageId
 
 

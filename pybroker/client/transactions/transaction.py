@@ -21,11 +21,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.client import tracing
-from pybroker.client.errors import (
-    ClientError,
-    PulsarException,
-    TransactionAborted,
-)
+from pybroker.client.errors import ClientError, PulsarException, TransactionAborted
 from pybroker.client.messages import Done, MessageId
 
 

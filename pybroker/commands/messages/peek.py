@@ -20,13 +20,7 @@ from pybroker.commands.admin.command import segment, topic_parts
 from pybroker.commands.admin.rest import Answer, Rest, RestError
 from pybroker.commands.client_conf import client_conf
 from pybroker.commands.entry_answers import HEADER, id_in_batch, is_end_of_backlog, singles
-from pybroker.commands.messages.receiving import (
-    Screen,
-    add_look,
-    counting,
-    look_of,
-    settings_of,
-)
+from pybroker.commands.messages.receiving import Screen, add_look, counting, look_of, settings_of
 from pybroker.commands.messages.service import connect, shown_credentials
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.values import message_id

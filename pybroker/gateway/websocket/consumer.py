@@ -22,11 +22,7 @@ from pybroker.gateway.websocket import messages
 from pybroker.gateway.websocket.channel import Channel
 from pybroker.gateway.websocket.endpoint import Endpoint, together
 from pybroker.gateway.websocket.messages import NOT_JSON, BadMessage, Command
-from pybroker.gateway.websocket.parameters import (
-    ConsumerParameters,
-    DeadLetters,
-    ReaderParameters,
-)
+from pybroker.gateway.websocket.parameters import ConsumerParameters, DeadLetters, ReaderParameters
 from pybroker.gateway.websocket.producer import Transactions
 from pybroker.gateway.websocket.subscriptions import PatternSubscription, Subscription
 

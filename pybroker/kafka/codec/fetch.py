@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pybroker.kafka.codec import messages
-from pybroker.kafka.codec.primitives import (
-    ZERO_UUID,
-    Malformed,
-    Parts,
-    read_varint,
-    write_varint,
-)
+from pybroker.kafka.codec.primitives import ZERO_UUID, Malformed, Parts, read_varint, write_varint
 
 _FIRST: Final = 12
 _IDS: Final = 13  # topics by their ids

@@ -19,12 +19,7 @@ from pybroker.kafka.coordinator.topic_regexes import TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.joining import join
 from pybroker.kafka.groups.members import growth_by
-from pybroker.kafka.groups.values import (
-    JoinAnswer,
-    JoinRequest,
-    SyncAnswer,
-    SyncRequest,
-)
+from pybroker.kafka.groups.values import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from pybroker.kafka.offsets.log import OffsetsLog
 from pybroker.kafka.offsets.logs import OffsetsLogs, number_of, topic_at
 

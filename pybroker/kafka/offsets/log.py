@@ -25,15 +25,7 @@ from managed_ledger.prompt import Prompt, fail, prompt
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks, do_nothing
-from pybroker.kafka.offsets.records import (
-    EndRecord,
-    Key,
-    Record,
-    decode,
-    encode,
-    key_of,
-    weight,
-)
+from pybroker.kafka.offsets.records import EndRecord, Key, Record, decode, encode, key_of, weight
 from pybroker.kafka.offsets.state import OffsetsState, Pending
 from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.snapshot_log import SnapshotLog

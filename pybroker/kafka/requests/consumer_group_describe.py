@@ -6,12 +6,7 @@ from typing import Any, Final
 from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.errors import KafkaError, error_fields
 from pybroker.kafka.groups.assignors import DEFAULT
-from pybroker.kafka.groups.consumer_group import (
-    NOTHING,
-    ConsumerGroup,
-    ConsumerMember,
-    GroupState,
-)
+from pybroker.kafka.groups.consumer_group import NOTHING, ConsumerGroup, ConsumerMember, GroupState
 from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group

@@ -10,13 +10,7 @@ from typing import Any
 from pybroker.kafka.coordinator.consumer_groups import ConsumerGroups
 from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.errors import ErrorCode, KafkaError
-from pybroker.kafka.groups.consumer_group import (
-    JOINS,
-    NOTHING,
-    Beat,
-    ConsumerGroup,
-    by_topic,
-)
+from pybroker.kafka.groups.consumer_group import JOINS, NOTHING, Beat, ConsumerGroup, by_topic
 from pybroker.kafka.offsets.records import TopicPartition
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.requests.join_group import fresh_id

@@ -9,11 +9,7 @@ CREATE together with WRITE, in any order.
 from typing import Any
 
 from pybroker.kafka.acls import AclOperation, acl_of, grant
-from pybroker.kafka.errors import (
-    REFUSALS,
-    ErrorCode,
-    error_fields,
-)
+from pybroker.kafka.errors import REFUSALS, ErrorCode, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_acls
 from pybroker.kafka.services import KafkaServices

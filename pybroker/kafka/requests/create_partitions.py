@@ -8,12 +8,7 @@ Which broker takes a new partition is the cluster's choice, whatever the request
 from typing import Any
 
 from pybroker.base.names import TopicName
-from pybroker.kafka.errors import (
-    REFUSALS,
-    ErrorCode,
-    KafkaError,
-    error_fields,
-)
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.services import KafkaServices

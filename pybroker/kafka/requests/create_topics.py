@@ -16,12 +16,7 @@ from pybroker.base.names import TopicName
 from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.kafka.configs.topic_configs import shown_configs
 from pybroker.kafka.configs.topic_table import checked_configs
-from pybroker.kafka.errors import (
-    REFUSALS,
-    ErrorCode,
-    KafkaError,
-    error_fields,
-)
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.requests.describe_configs import shown_config

@@ -6,11 +6,7 @@
 
 from typing import Any, Final
 
-from pybroker.kafka.errors import (
-    REFUSALS,
-    ErrorCode,
-    error_fields,
-)
+from pybroker.kafka.errors import REFUSALS, ErrorCode, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_topic
 from pybroker.kafka.services import KafkaServices

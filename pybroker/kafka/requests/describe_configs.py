@@ -12,12 +12,7 @@ from pybroker.kafka.configs.kinds import Resource, Shown, Source
 from pybroker.kafka.configs.topic_configs import shown_configs
 from pybroker.kafka.errors import ErrorCode, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
-from pybroker.kafka.permissions import (
-    Operation,
-    require_admin,
-    require_group,
-    require_topic,
-)
+from pybroker.kafka.permissions import Operation, require_admin, require_group, require_topic
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
 

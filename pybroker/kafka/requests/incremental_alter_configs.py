@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 from pybroker.kafka.configs.group_configs import changed_group_configs
 from pybroker.kafka.configs.kinds import Change, Resource
 from pybroker.kafka.configs.topic_configs import apply_configs, changed_configs, kept_configs
-from pybroker.kafka.errors import (
-    REFUSALS,
-    ErrorCode,
-    KafkaError,
-    error_fields,
-)
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, require_group_admin, require_topic
 from pybroker.kafka.services import KafkaServices

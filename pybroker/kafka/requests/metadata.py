@@ -28,12 +28,7 @@ from pybroker.kafka.permissions import (
 )
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.topics import (
-    existing_partitions,
-    learn_ids,
-    partition_name,
-    shown_topics,
-)
+from pybroker.kafka.topics import existing_partitions, learn_ids, partition_name, shown_topics
 
 _FIRST_WITH_NULL: Final = 1
 _PARTITIONS_A_TURN: Final = 200

@@ -12,13 +12,7 @@ from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
 from pybroker.kafka.shares.acknowledging import Failures, Said, acknowledge, asked_of
 from pybroker.kafka.shares.share_configs import ShareConfigs
-from pybroker.kafka.shares.share_sessions import (
-    BEGINS,
-    ENDS,
-    SharePlace,
-    ShareSessions,
-    member_of,
-)
+from pybroker.kafka.shares.share_sessions import BEGINS, ENDS, SharePlace, ShareSessions, member_of
 
 NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 

@@ -36,13 +36,7 @@ from pybroker.server.transactions.transactional_session import TransactionalSess
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.wire import commands
 from pybroker.wire.connection_state import ConnectionState
-from pybroker.wire.frames import (
-    BadChecksum,
-    CommandFrame,
-    Event,
-    ProtocolError,
-    encode_command,
-)
+from pybroker.wire.frames import BadChecksum, CommandFrame, Event, ProtocolError, encode_command
 
 log = logging.getLogger("pybroker.session")
 

@@ -3,12 +3,7 @@
 from typing import Final
 
 from managed_ledger.position import EARLIEST
-from pybroker.base.errors import (
-    NotAllowed,
-    PulsarError,
-    QuotaExceededException,
-    ServiceNotReady,
-)
+from pybroker.base.errors import NotAllowed, PulsarError, QuotaExceededException, ServiceNotReady
 from pybroker.base.names import TopicName, check_client
 from pybroker.broker.client_topics import ServedTopic
 from pybroker.broker.persistent.producers import AccessMode, Granted, Producer, ProducerState

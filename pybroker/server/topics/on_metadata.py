@@ -1,10 +1,6 @@
 """Lookup, partitions, topic lists, schemas: requests before producing and consuming."""
 
-from pybroker.base.errors import (
-    NotAllowed,
-    PulsarError,
-    TopicNotFound,
-)
+from pybroker.base.errors import NotAllowed, PulsarError, TopicNotFound
 from pybroker.base.listeners import Listener
 from pybroker.base.names import TopicName, any_topic
 from pybroker.broker.brokers.remote_namespaces import check_namespace

@@ -26,12 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pybroker.base.errors import (
-    InvalidTxnStatus,
-    ProducerFenced,
-    PulsarError,
-    TransactionConflict,
-)
+from pybroker.base.errors import InvalidTxnStatus, ProducerFenced, PulsarError, TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.client import Transaction, TransactionAborted
 from pybroker.spark.chain import Chain

@@ -35,12 +35,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks, do_nothing
 from pybroker.transaction.coordinator.sessions.transactional_ids import SessionRef
-from pybroker.transaction.txn_status import (
-    ACTION_OF_STATUS,
-    ENDED_STATUS,
-    TxnAction,
-    TxnStatus,
-)
+from pybroker.transaction.txn_status import ACTION_OF_STATUS, ENDED_STATUS, TxnAction, TxnStatus
 
 ASK_FOR_S: Final = 15.0  # shorter than SENDs are held; longer than a fail-over takes
 _UNKNOWN_FOR_S: Final = 2.0

@@ -9,12 +9,7 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.transaction.pending_acks.acks_of_transaction import AcksOfTransaction
-from pybroker.transaction.pending_acks.records import (
-    Held,
-    LifeRecord,
-    PassedOverRecord,
-    Record,
-)
+from pybroker.transaction.pending_acks.records import Held, LifeRecord, PassedOverRecord, Record
 from pybroker.transaction.pending_acks.state import PendingAckState
 
 _MESSAGES_PER_RECORD: Final = 500

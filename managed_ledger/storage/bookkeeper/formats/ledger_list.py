@@ -14,11 +14,7 @@ from managed_ledger.codec import Writer
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
 from managed_ledger.storage.bookkeeper.formats.family import Kept
-from managed_ledger.storage.bookkeeper.formats.messages import (
-    natural,
-    put_pair,
-    read_pair,
-)
+from managed_ledger.storage.bookkeeper.formats.messages import natural, put_pair, read_pair
 from managed_ledger.storage.bookkeeper.formats.protobuf import (
     BYTES,
     VARINT,

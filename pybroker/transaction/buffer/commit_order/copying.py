@@ -10,12 +10,7 @@ from managed_ledger.storage.backend import EntryRun
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order_lag import note_lag
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
-from pybroker.transaction.buffer.transactional_entries import (
-    marker,
-    parse_tag,
-    tag_of,
-    with_sent,
-)
+from pybroker.transaction.buffer.transactional_entries import marker, parse_tag, tag_of, with_sent
 from pybroker.transaction.txn_status import TxnAction
 
 _APPENDED_BYTES: Final = 256 * 1024

@@ -27,10 +27,7 @@ from pybroker.transaction.coordinator.live_transaction import TransactionMetadat
 from pybroker.transaction.coordinator.log.group_records import Promise, records_of_group
 from pybroker.transaction.coordinator.log.records import ChangeStatus, IdsUsed, Record
 from pybroker.transaction.coordinator.log.transaction_log import TransactionLog
-from pybroker.transaction.coordinator.metadata_store import (
-    Promised,
-    TransactionMetadataStore,
-)
+from pybroker.transaction.coordinator.metadata_store import Promised, TransactionMetadataStore
 from pybroker.transaction.txn_status import ENDING_STATUS, UNDECIDED, TxnAction, TxnStatus
 
 _DRIVEN_A_TURN: Final = 50  # transactions that commit together
