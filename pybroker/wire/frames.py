@@ -386,6 +386,7 @@ def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, en
     return bool(magic != BROKER_METADATA_MAGIC)
 
 
+CommandBody = Message
 # The number of a command's field in BaseCommand is also its type.
 FIELD_NAMES: Final = {
     field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
@@ -397,12 +398,12 @@ _FIELDS: Final = {
 }
 
 
-def field_number(body: type[Message]) -> int:
+def field_number(body: type[CommandBody]) -> int:
     """The type of the command with a body of this class."""
     return _FIELDS[body.__name__][0]
 
 
-def encode_command(body: Message, entry: bytes = b"") -> bytes:
+def encode_command(body: CommandBody, entry: bytes = b"") -> bytes:
     """The frame of the command with this body."""
     number, name = _FIELDS[type(body).__name__]
     fields: dict[str, Any] = {"type": number, name: body}

@@ -15,12 +15,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from google.protobuf.message import Message as Body
-
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.errors import ConnectError, Timeout, refusal
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FIELD_NAMES, CommandFrame, ProtocolError, encode_command
+from pybroker.wire.frames import (
+    FIELD_NAMES,
+    CommandBody,
+    CommandFrame,
+    ProtocolError,
+    encode_command,
+)
 from pybroker.wire.message_run import ClientDecoder, MessageRun
 
 CLIENT_VERSION: Final = "pybroker"
@@ -180,7 +184,7 @@ class Connection(asyncio.Protocol):
         name = type(body).__name__.removeprefix("Command")
         _fail(answer, Timeout(f"{self.address} did not answer {name} within {timeout_s} s"))
 
-    def post(self, body: Body) -> None:
+    def post(self, body: CommandBody) -> None:
         """Sends a command that needs no answer. Raises ConnectError."""
         self.write(encode_command(body))
 

@@ -3,8 +3,6 @@
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from google.protobuf.message import Message
-
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
 from pybroker.broker.persistent.producers import Producer, ProducerOwner
 from pybroker.broker.subscriptions.consumer import Consumer, ConsumerSink
@@ -18,6 +16,7 @@ from pybroker.server.transactions.added_participants import AddedParticipants
 from pybroker.server.transactions.begun_transactions import BegunTransactions
 from pybroker.server.transactions.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
+from pybroker.wire.frames import CommandBody
 
 # The rest of a command's work; later commands on the connection wait for it.
 Rest = Coroutine[Any, Any, None]
@@ -84,7 +83,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
         """Sends `data` together with everything else of this tick."""
         ...
 
-    def send_command(self, body: Message) -> None:
+    def send_command(self, body: CommandBody) -> None:
         """Sends the command with this body."""
         ...
 

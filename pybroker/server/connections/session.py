@@ -13,8 +13,6 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from google.protobuf.message import Message
-
 from pybroker.broker.client_topics import ServedSubscription, ServedTopic
 from pybroker.broker.persistent.entry_metadata import plain
 from pybroker.broker.persistent.producers import Producer
@@ -36,7 +34,14 @@ from pybroker.server.transactions.transactional_session import TransactionalSess
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.wire import commands
 from pybroker.wire.connection_state import ConnectionState
-from pybroker.wire.frames import BadChecksum, CommandFrame, Event, ProtocolError, encode_command
+from pybroker.wire.frames import (
+    BadChecksum,
+    CommandBody,
+    CommandFrame,
+    Event,
+    ProtocolError,
+    encode_command,
+)
 
 log = logging.getLogger("pybroker.session")
 
@@ -233,7 +238,7 @@ class Session(asyncio.BufferedProtocol):
         """Sends `data` together with everything else of this tick."""
         self._outbox.write(data)
 
-    def send_command(self, body: Message) -> None:
+    def send_command(self, body: CommandBody) -> None:
         self.write(encode_command(body))
 
     async def until_writable(self) -> None:
