@@ -16,6 +16,7 @@ from pybroker.kafka.records import compression
 from pybroker.kafka.records.batch import LOG_APPEND_TIME, build_batch, checked, header_of
 from pybroker.kafka.records.compression import compressed
 from pybroker.kafka.records.record import Record, write_records
+from pybroker.kafka.records.steps import at_once
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.decompression import decompressed
 from pybroker.wire.message_metadata import (
@@ -49,7 +50,7 @@ CODECS = st.sampled_from(
 
 
 def kafka_batch(records: list[Record], codec: int = 0, **fields: Any) -> bytes:
-    data = compressed(codec, write_records(records))
+    data = compressed(codec, at_once(write_records(records)))
     fields = {"base_timestamp": NOW, "max_timestamp": NOW, **fields}
     attributes = codec | fields.pop("attributes", 0)
     return build_batch(data, len(records), len(records) - 1, attributes=attributes, **fields)
@@ -98,8 +99,8 @@ def test_a_header_of_text_is_the_property_of_its_name() -> None:
 
 @given(RECORDS, CODECS)
 def test_records_come_back_from_pulsars_messages(records: list[Record], codec: int) -> None:
-    entry = for_pulsar(stored(kafka_batch(records, codec)))
-    batch = for_kafka(entry, 100, len(records), 3)
+    entry = at_once(for_pulsar(stored(kafka_batch(records, codec))))
+    batch = at_once(for_kafka(entry, 100, len(records), 3))
     header, found = batch_records(batch)
     times = [header.base_timestamp + each.timestamp_delta for each in found]
     assert times == [NOW + each.timestamp_delta for each in records]
@@ -126,7 +127,7 @@ def test_a_stored_batch_is_as_it_came_but_for_its_place(records: list[Record], c
 
 @given(RECORDS)
 def test_pulsars_clients_see_the_fields_of_a_record(records: list[Record]) -> None:
-    entry = for_pulsar(stored(kafka_batch(records)))
+    entry = at_once(for_pulsar(stored(kafka_batch(records))))
     metadata, _ = split_entry(entry)
     assert (metadata.publish_time, metadata.sequence_id) == (NOW + 7, 100)
     assert not metadata.properties
@@ -139,26 +140,28 @@ def test_pulsars_clients_see_the_fields_of_a_record(records: list[Record]) -> No
 
 def test_the_metadata_of_the_broker_stays_in_front() -> None:
     entry = with_broker_metadata(stored(kafka_batch([Record(0, 0, None, b"v")])), NOW, 5)
-    converted = for_pulsar(entry)
+    converted = at_once(for_pulsar(entry))
     assert converted[:15] == entry[:15]
     assert singles(converted)[0][1] == b"v"
 
 
 def test_a_batch_of_one_key_has_the_key() -> None:
     same = [Record(at, 0, b"k", b"v") for at in range(3)]
-    assert split_entry(for_pulsar(stored(kafka_batch(same))))[0].partition_key == "k"
+    assert split_entry(at_once(for_pulsar(stored(kafka_batch(same)))))[0].partition_key == "k"
     mixed = [*same, Record(3, 0, b"l", b"v")]
-    assert not split_entry(for_pulsar(stored(kafka_batch(mixed))))[0].HasField("partition_key")
+    assert not split_entry(at_once(for_pulsar(stored(kafka_batch(mixed)))))[0].HasField(
+        "partition_key"
+    )
 
 
 def test_log_append_time_is_no_event_time() -> None:
     batch = kafka_batch([Record(0, 0, None, b"v")], attributes=LOG_APPEND_TIME)
-    assert not singles(for_pulsar(stored(batch)))[0][0].HasField("event_time")
+    assert not singles(at_once(for_pulsar(stored(batch))))[0][0].HasField("event_time")
 
 
 def test_records_without_a_time_have_no_event_time() -> None:
     batch = kafka_batch([Record(0, 0, None, b"v")], base_timestamp=-1)
-    assert not singles(for_pulsar(stored(batch)))[0][0].HasField("event_time")
+    assert not singles(at_once(for_pulsar(stored(batch))))[0][0].HasField("event_time")
 
 
 @pytest.mark.parametrize(
@@ -166,11 +169,11 @@ def test_records_without_a_time_have_no_event_time() -> None:
     [
         build_batch(b"no records", 3, 2),
         build_batch(b"\x02\xff" * 20, 5, 4, attributes=compression.GZIP),
-        build_batch(write_records([Record(0, 0, b"k", b"v")]), 9, 8),
+        build_batch(at_once(write_records([Record(0, 0, b"k", b"v")])), 9, 8),
     ],
 )
 def test_records_that_are_none_stay_as_they_are(batch: bytes) -> None:
-    assert for_pulsar(stored(batch)) == stored(batch)
+    assert at_once(for_pulsar(stored(batch))) == stored(batch)
 
 
 def test_without_the_library_records_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,25 +183,25 @@ def test_without_the_library_records_stay_as_they_are(monkeypatch: pytest.Monkey
         raise ImportError(name)
 
     monkeypatch.setattr(compression.importlib, "import_module", absent)
-    assert for_pulsar(entry) == entry
+    assert at_once(for_pulsar(entry)) == entry
 
 
 def test_entries_of_pulsars_clients_stay_as_they_are() -> None:
     entry = pulsar_entry(properties=[pb.KeyValue(key="entry.format", value="kafka")])
-    assert for_pulsar(entry) == entry
-    assert for_pulsar(b"") == b"" and for_pulsar(b"\x0e\x02") == b"\x0e\x02"
+    assert at_once(for_pulsar(entry)) == entry
+    assert at_once(for_pulsar(b"")) == b"" and at_once(for_pulsar(b"\x0e\x02")) == b"\x0e\x02"
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_no_batch(data: bytes) -> None:
-    assert for_pulsar(data) == data
+    assert at_once(for_pulsar(data)) == data
 
 
 # -- what Pulsar's clients wrote
 
 
 def only_record(entry: bytes, messages: int = 1) -> Record:
-    (record,) = batch_records(for_kafka(entry, 0, messages))[1]
+    (record,) = batch_records(at_once(for_kafka(entry, 0, messages)))[1]
     return record
 
 
@@ -206,7 +209,7 @@ def only_record(entry: bytes, messages: int = 1) -> Record:
 def test_a_message_becomes_a_record(properties: dict[str, str], key: str, time: int) -> None:
     pairs = [pb.KeyValue(key=name, value=text) for name, text in properties.items()]
     entry = pulsar_entry(properties=pairs, partition_key=key, event_time=time)
-    header, (record,) = batch_records(for_kafka(entry, 8, 1))
+    header, (record,) = batch_records(at_once(for_kafka(entry, 8, 1)))
     assert (record.key, record.value) == (key.encode(), b"payload")
     assert list(as_properties(record.headers)) == list(properties.items())
     assert header.base_timestamp == header.max_timestamp == time
@@ -230,13 +233,13 @@ def test_an_ordering_key_is_a_header() -> None:
 
 
 def test_the_publish_time_stands_in_for_the_event_time() -> None:
-    assert header_of(for_kafka(pulsar_entry(), 0, 1)).base_timestamp == NOW
+    assert header_of(at_once(for_kafka(pulsar_entry(), 0, 1))).base_timestamp == NOW
 
 
 def test_a_compressed_message_is_compressed_for_kafka() -> None:
     text = b"again and again " * 50
     entry = pulsar_entry(zlib.compress(text), compression=pb.ZLIB, uncompressed_size=len(text))
-    batch = for_kafka(entry, 0, 1)
+    batch = at_once(for_kafka(entry, 0, 1))
     assert header_of(batch).attributes == compression.GZIP and len(batch) < len(text)
     assert only_record(entry).value == text
 
@@ -246,7 +249,7 @@ def test_removed_messages_of_a_batch_leave_their_offsets_empty() -> None:
     for out in (True, False, True):
         single = pb.SingleMessageMetadata(payload_size=1, compacted_out=out).SerializeToString()
         parts.append(len(single).to_bytes(4, "big") + single + b"x")
-    batch = for_kafka(pulsar_entry(b"".join(parts), num_messages_in_batch=3), 10, 3)
+    batch = at_once(for_kafka(pulsar_entry(b"".join(parts), num_messages_in_batch=3), 10, 3))
     header, (record,) = batch_records(batch)
     assert (header.last_offset, record.offset_delta) == (12, 1)
 
@@ -256,7 +259,7 @@ def test_an_encrypted_message_is_passed_as_it_is() -> None:
     entry = pulsar_entry(b"secret", encryption_keys=keys, num_messages_in_batch=3)
     record = only_record(entry, 3)
     assert record.value == b"secret" and record.headers == [(ENCRYPTED, b"unnamed")]
-    assert header_of(for_kafka(entry, 5, 3)).last_offset == 7
+    assert header_of(at_once(for_kafka(entry, 5, 3))).last_offset == 7
 
 
 @pytest.mark.parametrize(
@@ -273,4 +276,4 @@ def test_an_encrypted_message_is_passed_as_it_is() -> None:
 def test_what_cannot_be_read_says_so_and_stops_nobody(entry: bytes, messages: int) -> None:
     record = only_record(entry, messages)
     assert record.headers[-1][0] == UNREADABLE and record.headers[-1][1]
-    assert checked(for_kafka(entry, 0, messages)).last_offset == messages - 1
+    assert checked(at_once(for_kafka(entry, 0, messages))).last_offset == messages - 1

@@ -22,7 +22,7 @@ from pybroker.kafka.records.batch import (
     sequence_after,
     stamped,
 )
-from pybroker.kafka.records.compression import compressed, decompressed
+from pybroker.kafka.records.compression import compressed, decompress
 from pybroker.kafka.records.errors import (
     BadRecords,
     CorruptBatch,
@@ -32,6 +32,7 @@ from pybroker.kafka.records.errors import (
 )
 from pybroker.kafka.records.placeholder import placeholder
 from pybroker.kafka.records.record import Record, read_records, write_records
+from pybroker.kafka.records.steps import at_once
 from pybroker.kafka.records.varints import read_varint, write_varint
 
 CODECS = [compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD]
@@ -51,7 +52,7 @@ RECORDS = st.lists(
 
 
 def sent_batch(count: int = 2, **fields: Any) -> bytes:
-    records = write_records([Record(at, 0, None, b"value") for at in range(count)])
+    records = at_once(write_records([Record(at, 0, None, b"value") for at in range(count)]))
     return build_batch(records, count, count - 1, **fields)
 
 
@@ -69,7 +70,7 @@ def test_a_varint_has_at_most_ten_bytes() -> None:
 
 @given(RECORDS)
 def test_records_come_back(records: list[Record]) -> None:
-    found = list(read_records(write_records(records), len(records)))
+    found = list(read_records(at_once(write_records(records)), len(records)))
     assert [(*each[:4], list(each.headers)) for each in found] == [
         (*each[:4], list(each.headers)) for each in records
     ]
@@ -78,7 +79,7 @@ def test_records_come_back(records: list[Record]) -> None:
 @given(RECORDS, st.sampled_from([0, *CODECS]))
 def test_another_client_reads_what_is_written(records: list[Record], codec: int) -> None:
     batch = build_batch(
-        compressed(codec, write_records(records)),
+        compressed(codec, at_once(write_records(records))),
         len(records),
         len(records) - 1,
         attributes=codec,
@@ -108,7 +109,9 @@ def test_what_another_client_writes_is_read(records: list[Record], codec: int) -
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 5)
     assert header.is_transactional and not header.is_control
     codec = header.attributes & 7  # kafka-python compresses only if that is shorter
-    found = list(read_records(decompressed(codec, batch[HEADER_BYTES:]), header.record_count))
+    found = list(
+        read_records(at_once(decompress(codec, batch[HEADER_BYTES:])), header.record_count)
+    )
     assert [(each.key, each.value) for each in found] == [
         (each.key, each.value) for each in records
     ]
@@ -150,7 +153,7 @@ def test_an_old_message_format_is_refused_with_advice() -> None:
     "batch",
     [
         build_batch(b"", 0, -1),
-        build_batch(write_records([Record(0, 0, None, b"")]), 1, 4),
+        build_batch(at_once(write_records([Record(0, 0, None, b"")])), 1, 4),
         placeholder(0, 4),
         sent_batch(attributes=CONTROL),
         sent_batch(attributes=TRANSACTIONAL),
@@ -182,34 +185,34 @@ def test_any_bytes_are_read_or_refused(data: bytes, count: int) -> None:
 @given(st.binary(max_size=300), st.integers(0, 7))
 def test_any_bytes_decompress_or_are_refused(data: bytes, codec: int) -> None:
     with suppress(BadRecords):
-        assert len(decompressed(codec, data, 1_000)) <= 1_000
+        assert len(at_once(decompress(codec, data, 1_000))) <= 1_000
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_bomb_is_refused_before_its_memory_is_taken(codec: int) -> None:
     bomb = compressed(codec, bytes(4 << 20))
     with pytest.raises(TooManyBytes, match="more than 1048576 bytes"):
-        decompressed(codec, bomb, 1 << 20)
+        at_once(decompress(codec, bomb, 1 << 20))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_records_come_back(codec: int) -> None:
     data = bytes(range(256)) * 1_000
-    assert decompressed(codec, compressed(codec, data)) == data
+    assert at_once(decompress(codec, compressed(codec, data))) == data
 
 
 def test_one_block_of_snappy_without_a_header_is_read() -> None:
     import snappy
 
-    assert decompressed(compression.SNAPPY, snappy.compress(b"alone" * 9)) == b"alone" * 9
+    assert at_once(decompress(compression.SNAPPY, snappy.compress(b"alone" * 9))) == b"alone" * 9
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_cut_off_compression_is_refused(codec: int) -> None:
-    records = write_records([Record(at, 0, None, bytes(range(256))) for at in range(300)])
+    records = at_once(write_records([Record(at, 0, None, bytes(range(256))) for at in range(300)]))
     data = compressed(codec, records)
     with pytest.raises(BadRecords):  # zstd's library ends early, without an error
-        list(read_records(decompressed(codec, data[: len(data) // 2]), 300))
+        list(read_records(at_once(decompress(codec, data[: len(data) // 2])), 300))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +221,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(compression.importlib, "import_module", absent)
     with pytest.raises(UnsupportedCompression, match=r"lz4: pip install 'pybroker\[compression\]'"):
-        decompressed(compression.LZ4, b"x")
+        at_once(decompress(compression.LZ4, b"x"))
 
 
 def test_a_placeholder_has_offsets_and_no_records() -> None:

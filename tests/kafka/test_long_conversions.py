@@ -16,7 +16,7 @@ from pybroker.kafka.conversion import converted
 from pybroker.kafka.conversion.converted import FOR_KAFKA, FOR_PULSAR, first_for_pulsar
 from pybroker.kafka.conversion.entries import kafka_entry
 from pybroker.kafka.conversion.to_kafka import for_kafka
-from pybroker.kafka.conversion.to_pulsar import becoming_pulsars, for_pulsar
+from pybroker.kafka.conversion.to_pulsar import for_pulsar
 from pybroker.kafka.records import steps
 from pybroker.kafka.records.batch import build_batch, header_of
 from pybroker.kafka.records.compression import (
@@ -26,11 +26,18 @@ from pybroker.kafka.records.compression import (
     SNAPPY,
     ZSTD,
     compressed,
-    decompressing,
+    decompress,
 )
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import Record, write_records
-from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Budget, apart, in_turns
+from pybroker.kafka.records.steps import (
+    LARGE_BYTES,
+    RECORDS_A_STEP,
+    Budget,
+    apart,
+    at_once,
+    in_turns,
+)
 from pybroker.testing import broker
 
 MANY = 4 * RECORDS_A_STEP
@@ -39,7 +46,7 @@ WAIT_MS = 30_000
 
 def batch(count: int, name: str = "", codec: int = GZIP) -> bytes:
     records = [Record(at, at, None, f"{name}{at}".encode()) for at in range(count)]
-    data = compressed(codec, write_records(records))
+    data = compressed(codec, at_once(write_records(records)))
     times = {"base_timestamp": 1_000, "max_timestamp": 1_000 + count - 1}
     return build_batch(data, count, count - 1, attributes=codec, **times)
 
@@ -65,11 +72,11 @@ def test_others_work_while_many_messages_are_converted(whose: str) -> None:
 
 async def _convert_beside_others(whose: str) -> None:
     theirs = entry(MANY, whose)
-    ours = for_pulsar(theirs)
+    ours = at_once(for_pulsar(theirs))
     kept, key = (FOR_PULSAR, (theirs,)) if whose == "Pulsar's" else (FOR_KAFKA, (ours, 7, MANY))
     first, second = (asyncio.ensure_future(kept.of(*key)) for _ in range(2))
     assert await turns_during(first) >= MANY // RECORDS_A_STEP
-    expected = ours if whose == "Pulsar's" else for_kafka(ours, 7, MANY)
+    expected = ours if whose == "Pulsar's" else at_once(for_kafka(ours, 7, MANY))
     assert await first == await second == expected
     assert await turns_during(asyncio.ensure_future(kept.of(*key))) <= 2  # it is known
 
@@ -77,11 +84,11 @@ async def _convert_beside_others(whose: str) -> None:
 def test_what_would_take_long_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converted, "_STEPS_AT_ONCE", 4)
     few, many = entry(2, "few"), entry(MANY, "many")
-    assert first_for_pulsar([few, many, few]) == [for_pulsar(few)]
+    assert first_for_pulsar([few, many, few]) == [at_once(for_pulsar(few))]
     assert first_for_pulsar([many]) == []
     others = [b"other", few, b"other"]
-    assert first_for_pulsar(others) == [b"other", for_pulsar(few), b"other"]
-    assert FOR_PULSAR.within(Budget(0), few) == for_pulsar(few)  # it is known
+    assert first_for_pulsar(others) == [b"other", at_once(for_pulsar(few)), b"other"]
+    assert FOR_PULSAR.within(Budget(0), few) == at_once(for_pulsar(few))  # it is known
 
 
 def test_large_batches_reach_consumers_of_pulsar_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +126,7 @@ def large(codec: int, value: bytes = b"v") -> bytes:
     sizes = 10, LARGE_BYTES + 10, 20
     headers = [("place", b"after the value")]
     records = [Record(at, 0, b"key", value * size, headers) for at, size in enumerate(sizes)]
-    data = compressed(codec, write_records(records))
+    data = compressed(codec, at_once(write_records(records)))
     times = {"base_timestamp": 1_000, "max_timestamp": 1_000}
     built = build_batch(data, len(records), len(records) - 1, attributes=codec, **times)
     return kafka_entry(built, header_of(built), 0, 0, 1_000)
@@ -144,9 +151,9 @@ def test_a_large_record_is_compressed_in_a_thread(
     ours, back = asyncio.run(there_and_back())
     assert threads
     assert threading.main_thread() not in threads
-    assert ours == for_pulsar(theirs)
-    assert back == for_kafka(ours, 0, 3)
-    assert for_pulsar(kafka_entry(back, header_of(back), 0, 0, 1_000)) == ours
+    assert ours == at_once(for_pulsar(theirs))
+    assert back == at_once(for_kafka(ours, 0, 3))
+    assert at_once(for_pulsar(kafka_entry(back, header_of(back), 0, 0, 1_000))) == ours
 
 
 _TRIED = steps._tried
@@ -155,13 +162,13 @@ _TRIED = steps._tried
 def test_a_large_record_is_left_for_later() -> None:
     few, one = entry(2, "small"), large(LZ4, b"w")
     assert FOR_PULSAR.within(Budget(1_000), one) is None
-    assert first_for_pulsar([few, one, few]) == [for_pulsar(few)]
+    assert first_for_pulsar([few, one, few]) == [at_once(for_pulsar(few))]
 
 
 def test_what_a_thread_finds_wrong_is_an_error_like_others() -> None:
     size = b"\xff\xff\xff\x07"  # 16 MiB, as snappy writes it
     with pytest.raises(BadRecords, match="do not decompress"):
-        asyncio.run(in_turns(decompressing(SNAPPY, size + b"no block")))
+        asyncio.run(in_turns(decompress(SNAPPY, size + b"no block")))
 
 
 def test_small_work_is_done_at_once() -> None:
@@ -188,7 +195,7 @@ def test_few_long_conversions_take_memory_at_once(monkeypatch: pytest.MonkeyPatc
     entries = [entry(MANY, f"{number} ") for number in range(10)]
 
     async def all_at_once() -> list[bytes]:
-        kept = converted.Converted(becoming_pulsars, 1)
+        kept = converted.Converted(for_pulsar, 1)
         return await asyncio.gather(*map(kept.of, entries))
 
     assert asyncio.run(all_at_once()) == [b"converted"] * 10

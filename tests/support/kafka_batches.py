@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from pybroker.kafka.records.batch import CODEC, HEADER_BYTES, BatchHeader, header_of
-from pybroker.kafka.records.compression import decompressed
+from pybroker.kafka.records.compression import decompress
 from pybroker.kafka.records.record import Record, read_records
+from pybroker.kafka.records.steps import at_once
 
 
 def split_batches(records: bytes) -> Iterator[bytes]:
@@ -18,5 +19,5 @@ def split_batches(records: bytes) -> Iterator[bytes]:
 def batch_records(batch: bytes) -> tuple[BatchHeader, list[Record]]:
     """Raises BadRecords."""
     header = header_of(batch)
-    plain = decompressed(header.attributes & CODEC, batch[HEADER_BYTES:])
+    plain = at_once(decompress(header.attributes & CODEC, batch[HEADER_BYTES:]))
     return header, list(read_records(plain, header.record_count))

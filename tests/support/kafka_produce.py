@@ -6,6 +6,7 @@ from raw_kafka import Asks
 
 from pybroker.kafka.records.batch import build_batch
 from pybroker.kafka.records.record import Record, write_records
+from pybroker.kafka.records.steps import at_once
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
 TOPIC: Final = "orders"
@@ -13,7 +14,7 @@ TOPIC: Final = "orders"
 
 def batch(*values: bytes, **fields: Any) -> bytes:
     records = [Record(at, 0, None, value) for at, value in enumerate(values)]
-    return build_batch(write_records(records), len(values), len(values) - 1, **fields)
+    return build_batch(at_once(write_records(records)), len(values), len(values) - 1, **fields)
 
 
 def sequenced(

@@ -11,8 +11,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from pybroker.kafka.conversion.entries import batch_start
-from pybroker.kafka.conversion.to_kafka import becoming_kafkas
-from pybroker.kafka.conversion.to_pulsar import becoming_pulsars
+from pybroker.kafka.conversion.to_kafka import for_kafka
+from pybroker.kafka.conversion.to_pulsar import for_pulsar
 from pybroker.kafka.records.steps import Budget, Steps, in_turns, within
 
 MOST_BYTES: Final = 16 * 1024 * 1024  # of the entries before and after
@@ -72,8 +72,8 @@ def _size(key: Key, found: bytes) -> int:
 
 
 # One limit for all topics.
-FOR_PULSAR: Final = Converted(becoming_pulsars, MOST_BYTES)
-FOR_KAFKA: Final = Converted(becoming_kafkas, MOST_BYTES)
+FOR_PULSAR: Final = Converted(for_pulsar, MOST_BYTES)
+FOR_KAFKA: Final = Converted(for_kafka, MOST_BYTES)
 
 
 def first_for_pulsar(entries: Iterable[bytes]) -> list[bytes]:

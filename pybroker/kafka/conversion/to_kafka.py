@@ -22,8 +22,8 @@ from pybroker.kafka.conversion.pulsar_codecs import KAFKA_CODECS
 from pybroker.kafka.records import compression
 from pybroker.kafka.records.batch import build_batch
 from pybroker.kafka.records.errors import UnsupportedCompression
-from pybroker.kafka.records.record import Record, writing_records
-from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, apart, at_once
+from pybroker.kafka.records.record import Record, write_records
+from pybroker.kafka.records.steps import RECORDS_A_STEP, Steps, apart
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import split_batch
@@ -34,15 +34,10 @@ UNREADABLE: Final = "pulsar-unreadable"
 _MOST_METADATA: Final = 256 * 1024  # of a message in a batch, in bytes
 
 
-def for_kafka(entry: bytes, first_offset: int, messages: int, leader_epoch: int = 0) -> bytes:
-    """`messages` is the count with which the entry was published: so many offsets it has."""
-    return at_once(becoming_kafkas(entry, first_offset, messages, leader_epoch))
-
-
-def becoming_kafkas(
+def for_kafka(
     entry: bytes, first_offset: int, messages: int, leader_epoch: int = 0
 ) -> Steps[bytes]:
-    """`for_kafka` in steps."""
+    """`messages` is the count with which the entry was published: so many offsets it has."""
     try:
         metadata, start = split_entry(entry)
     except BadEntry as error:
@@ -60,9 +55,9 @@ def _batch(
     leader_epoch: int,
     codec: int = compression.NONE,
 ) -> Steps[bytes]:
-    plain = yield from writing_records(records)
+    plain = yield from write_records(records)
     try:
-        data = yield from compression.compressing(codec, plain)
+        data = yield from compression.compress(codec, plain)
     except UnsupportedCompression:
         data, codec = plain, compression.NONE
     last = max((record.timestamp_delta for record in records), default=0)

@@ -23,25 +23,20 @@ from pybroker.kafka.records.batch import (
     BatchHeader,
     header_of,
 )
-from pybroker.kafka.records.compression import decompressing
+from pybroker.kafka.records.compression import decompress
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import Record, read_records
-from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart, at_once
+from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import BadEntry, build_entry, split_entry
 
 _FORMAT: Final = "entry.format"
 
 
-def for_pulsar(entry: bytes) -> bytes:
+def for_pulsar(entry: bytes) -> Steps[bytes]:
     """The entry as Pulsar's clients read it. Other entries, and those that cannot be read, stay as
     they are; broker entry metadata stays in front.
     """
-    return at_once(becoming_pulsars(entry))
-
-
-def becoming_pulsars(entry: bytes) -> Steps[bytes]:
-    """`for_pulsar` in steps."""
     start = batch_start(entry)
     if not start:
         return entry
@@ -50,7 +45,7 @@ def becoming_pulsars(entry: bytes) -> Steps[bytes]:
         metadata, _ = split_entry(entry)
         header = header_of(entry[start : start + HEADER_BYTES])
         data = entry[start + HEADER_BYTES :]
-        plain = yield from decompressing(header.attributes & CODEC, data)
+        plain = yield from decompress(header.attributes & CODEC, data)
         payload, key = yield from _payload(header, plain)
         _describe(metadata, key)
         codec = PULSAR_CODECS[header.attributes & CODEC]

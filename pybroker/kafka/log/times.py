@@ -15,7 +15,7 @@ from pybroker.kafka.conversion.entries import batch_start
 from pybroker.kafka.log.partition_log import PartitionLog
 from pybroker.kafka.log.reading import fetch
 from pybroker.kafka.records.batch import CODEC, HEADER_BYTES, LOG_APPEND_TIME, header_of
-from pybroker.kafka.records.compression import decompressing
+from pybroker.kafka.records.compression import decompress
 from pybroker.kafka.records.errors import BadRecords
 from pybroker.kafka.records.record import read_records
 from pybroker.kafka.records.steps import RECORDS_A_STEP, in_turns
@@ -80,7 +80,7 @@ async def _times(batch: bytes) -> AsyncIterator[TimedOffset]:
     if not header.attributes & LOG_APPEND_TIME:
         try:
             data = batch[HEADER_BYTES:]
-            plain = await in_turns(decompressing(header.attributes & CODEC, data))
+            plain = await in_turns(decompress(header.attributes & CODEC, data))
             for each in read_records(plain, header.record_count):
                 time_ms = header.base_timestamp + each.timestamp_delta
                 yield TimedOffset(header.base_offset + each.offset_delta, time_ms)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pybroker.kafka.records.errors import BadRecords, TooManyBytes, UnsupportedCompression
-from pybroker.kafka.records.steps import Steps, apart, at_once
+from pybroker.kafka.records.steps import Steps, apart
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)  # in a batch's attributes
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -23,15 +23,10 @@ _XERIAL_HEAD: Final = 16  # the magic, and two versions
 _XERIAL_BLOCK: Final = 32 * 1024
 
 
-def decompressed(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> bytes:
+def decompress(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps[bytes]:
     """Raises TooManyBytes above `most_bytes`, UnsupportedCompression if the codec's package is
     missing, BadRecords for bytes that do not decompress.
     """
-    return at_once(decompressing(codec, data, most_bytes))
-
-
-def decompressing(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps[bytes]:
-    """`decompressed` in steps."""
     if codec == NONE:
         return data
     try:
@@ -44,8 +39,8 @@ def decompressing(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps
         raise BadRecords(f"Records do not decompress: {error}") from error
 
 
-def compressing(codec: int, data: bytes) -> Steps[bytes]:
-    """`compressed` in steps."""
+def compress(codec: int, data: bytes) -> Steps[bytes]:
+    """Raises UnsupportedCompression."""
     return (yield from apart(len(data), partial(compressed, codec, data)))
 
 

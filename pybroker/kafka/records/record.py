@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pybroker.kafka.records.batch import LEAST_RECORD_BYTES
 from pybroker.kafka.records.errors import BadRecords
-from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart, at_once
+from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart
 from pybroker.kafka.records.varints import read_varint, write_varint
 
 Header = tuple[str, bytes | None]
@@ -84,13 +84,8 @@ def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at:stop], stop
 
 
-def write_records(records: Iterable[Record]) -> bytes:
+def write_records(records: Iterable[Record]) -> Steps[bytes]:
     """The records, not compressed."""
-    return at_once(writing_records(records))
-
-
-def writing_records(records: Iterable[Record]) -> Steps[bytes]:
-    """`write_records` in steps."""
     parts, out = list[bytes | bytearray](), bytearray()
     for at, record in enumerate(records, 1):
         head, tail = _around_value(record)

@@ -9,6 +9,7 @@ from clients.kafka_peer import Body, KafkaClient
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.records.batch import TRANSACTIONAL, build_batch, checked
 from pybroker.kafka.records.record import Record, read_records, write_records
+from pybroker.kafka.records.steps import at_once
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 22, 24, 26
@@ -71,7 +72,7 @@ def batch_of(
         for at, (name, value) in enumerate(zip(keys, values, strict=True))
     ]
     return build_batch(
-        write_records(records),
+        at_once(write_records(records)),
         len(records),
         len(records) - 1,
         attributes=TRANSACTIONAL if in_txn else 0,
