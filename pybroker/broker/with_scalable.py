@@ -69,7 +69,7 @@ class WithScalable:
         return name
 
     def check_not_migrated(self, name: TopicName) -> None:
-        """Raises MadeScalable."""
+        """Raises MadeScalable for a topic that was migrated."""
         if self.was_migrated(name):
             raise MadeScalable(
                 f"{name} was made scalable: it is a part of {name.scalable_name} now",

@@ -170,8 +170,8 @@ class Client:
 
             return await creating.new_producer(self._cluster, topic, chosen)
         partitions = await self._partitions(topic)
-        growing = [topic] if _are_parts(topic, partitions) else []
-        producer = PartitionsProducer(self._cluster, topic, partitions, chosen, growing)
+        followed = [topic] if _are_parts(topic, partitions) else []
+        producer = PartitionsProducer(self._cluster, topic, partitions, chosen, followed)
         await producer.open()
         return producer
 
@@ -294,13 +294,13 @@ class Client:
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
         by_topic = {topic: await self._partitions(topic, spec.create_topic) for topic in topics}
         partitions = [name for names in by_topic.values() for name in names]
-        growing = [topic for topic, names in by_topic.items() if _are_parts(topic, names)]
+        followed = [topic for topic, names in by_topic.items() if _are_parts(topic, names)]
         if spec.start is not None and spec.start.left_out is not None and len(partitions) > 1:
             raise InvalidConfiguration(
                 f"{topics[0]} has {len(partitions)} partitions; a message id is a position in one "
                 "of them: create a reader for that partition"
             )
-        consumer = Consumer(self._cluster, ",".join(topics), partitions, spec, growing)
+        consumer = Consumer(self._cluster, ",".join(topics), partitions, spec, followed)
         await consumer.open()
         return consumer
 

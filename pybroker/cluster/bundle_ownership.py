@@ -178,7 +178,7 @@ class BundleOwnership:
         """
         return await self._owners.look(path_of(bundle)) is not None
 
-    def place_elsewhere(self, bundle: Bundle) -> Place | None:
+    def remote_place(self, bundle: Bundle) -> Place | None:
         """The other broker that has the bundle, as far as this broker knows."""
         node = self._owners.nodes.get(path_of(bundle))
         if node is None or node.ephemeral_owner in (0, self._zookeeper.session_id):
@@ -247,11 +247,11 @@ class BundleOwnership:
         if state in _SERVED:
             return None
         if state is BundleState.RELEASING:
-            if (place := self.place_elsewhere(bundle)) is not None:
+            if (place := self.remote_place(bundle)) is not None:
                 return OtherOwner(place.address, place.listeners, True)
             raise BeingReleased(bundle)
         if state is None:
-            if (place := self.place_elsewhere(bundle)) is not None:
+            if (place := self.remote_place(bundle)) is not None:
                 return OtherOwner(place.address, place.listeners, True)
             # If an earlier attempt created the node and then failed, continue it.
             other = None if self._is_noted(bundle) else self._better_placed(bundle, authoritative)

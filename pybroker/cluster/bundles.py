@@ -60,7 +60,7 @@ class ClusterBundles:
         return self._ownership.owned()
 
     def remote_owner(self, bundle: Bundle) -> BrokerAddress | None:
-        place = self._ownership.place_elsewhere(bundle)
+        place = self._ownership.remote_place(bundle)
         return None if place is None else place.address
 
     async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> OtherOwner | None:

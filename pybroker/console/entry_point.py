@@ -28,7 +28,7 @@ class EntryPoint:
         self._api = api
         self._services = services
         self._guarded = with_limits(self._console, services)
-        self._site: ASGIApp | None = None
+        self._application: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -40,19 +40,19 @@ class EntryPoint:
             await self._app(scope, receive, send)
 
     async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._site is None:
+        if self._application is None:
             loop = asyncio.get_running_loop()
-            site = await loop.run_in_executor(None, self._made)
-            if self._site is None:  # None: no other request has set it meanwhile
-                self._site = site
-        await self._site(scope, receive, send)
+            application = await loop.run_in_executor(None, self._made)
+            if self._application is None:  # None: no other request has set it meanwhile
+                self._application = application
+        await self._application(scope, receive, send)
 
     def _made(self) -> ASGIApp:
         """Creates the console. Runs in a thread, because it takes 100 ms."""
-        site: ASGIApp = import_module("pybroker.console.application").ConsoleApplication(
+        application: ASGIApp = import_module("pybroker.console.application").ConsoleApplication(
             self._api, self._services
         )
-        return site
+        return application
 
 
 def _is_a_browser(scope: Scope) -> bool:

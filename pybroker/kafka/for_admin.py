@@ -80,16 +80,16 @@ class KafkaForAdmin:
     async def _ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Without those of partitions that do not exist any more, or whose broker does not say."""
         found: dict[TopicPartition, int] = {}
-        elsewhere: dict[str, dict[int, TopicName]] = {}
+        remote: dict[str, dict[int, TopicName]] = {}
         async for place in paced(places):
             with suppress(*REFUSALS):
                 name = partition_name(self._services, *place)
                 try:
                     found[place] = await self._end_offset(place)
                 except NotServedHere:
-                    elsewhere.setdefault(place.topic, {})[place.partition] = name
-        if (ask := self._services.end_offsets_elsewhere) is not None:
-            for topic, names in elsewhere.items():
+                    remote.setdefault(place.topic, {})[place.partition] = name
+        if (ask := self._services.remote_end_offsets) is not None:
+            for topic, names in remote.items():
                 for partition, end in (await ask(topic, names)).items():
                     found[TopicPartition(topic, partition)] = end
         return found

@@ -52,4 +52,4 @@ class KafkaServices:
     group_configs: GroupConfigs
     authorizer: Authorizer | None = None  # None: no request needs a permission
     # Where partitions of a topic end that other brokers serve, as far as they answer.
-    end_offsets_elsewhere: EndOffsets | None = None
+    remote_end_offsets: EndOffsets | None = None

@@ -151,7 +151,7 @@ class ClusterMembership:
             broker.kafka_offsets.begun,
         )
         broker.participants = self.transactions.participants
-        broker.kafka_offsets.forget_elsewhere = Forgetting(self, broker.kafka_offsets)
+        broker.kafka_offsets.forget_on_others = Forgetting(self, broker.kafka_offsets)
         count_again = self.transactions.count_again
         self._metadata.watch(partitions_key(COORDINATOR_ASSIGN), lambda _: count_again())
         foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)

@@ -26,7 +26,7 @@ from pybroker.kafka.transactions.kafka_transactions import KafkaTransactions
 from pybroker.kafka.transactions.remote_producers import RemoteProducers
 from pybroker.kafka.transactions.surroundings import TransactionLimits
 from pybroker.process.kafka_changes import SharedChanges
-from pybroker.process.kafka_end_offsets import EndOffsetsElsewhere
+from pybroker.process.kafka_end_offsets import RemoteEndOffsets
 from pybroker.process.kafka_peers import KafkaPeers
 from pybroker.process.kafka_sessions import KafkaSessions
 from pybroker.process.membership import Membership, Served
@@ -56,10 +56,10 @@ def kafka_listener(
     offsets, limits = broker.kafka_offsets.logs(), CoordinatorLimits.of(config)
     groups = GroupCoordinator(offsets, clock, limits, _certainty(membership))
     producer_ids = ProducerIds(broker.metadata)
-    elsewhere = None
+    remote_producers = None
     if membership is not None:
         ask = KafkaPeers(membership)
-        elsewhere = RemoteProducers(ask, broker.coordinators, clock)
+        remote_producers = RemoteProducers(ask, broker.coordinators, clock)
     transactions = KafkaTransactions(
         groups,
         broker.coordinators,
@@ -67,7 +67,7 @@ def kafka_listener(
         KafkaSessions(services.sessions),
         producer_ids,
         TransactionLimits.of(config),
-        elsewhere,
+        remote_producers,
     )
     services.answer_kafka = partial(answer, transactions)
     names = KafkaNames(config.kafka_tenant, config.kafka_namespace)
@@ -97,6 +97,6 @@ def kafka_listener(
             group_configs=GroupConfigs(broker.metadata),
             changes=changes,
             authorizer=services.authorizer,
-            end_offsets_elsewhere=None if membership is None else EndOffsetsElsewhere(membership),
+            remote_end_offsets=None if membership is None else RemoteEndOffsets(membership),
         )
     )

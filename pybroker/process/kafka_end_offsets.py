@@ -10,7 +10,7 @@ from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.process.membership import Membership
 
 
-class EndOffsetsElsewhere:
+class RemoteEndOffsets:
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
 

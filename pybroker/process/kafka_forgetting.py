@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Forgetting:
-    """Implements ForgetElsewhere."""
+    """Implements ForgetOnOthers."""
 
     def __init__(self, membership: Membership, offsets: LazyOffsets) -> None:
         self._membership = membership
@@ -52,8 +52,8 @@ class Forgetting:
     async def _round(self, logs: Collection[int], topic: str, partition: int | None) -> set[int]:
         """The numbers of logs where the topic is forgotten."""
         done = set(await self._offsets.forget_here(topic, partition))
-        elsewhere = await self._owners([each for each in logs if each not in done])
-        for broker, theirs in elsewhere.items():
+        remote = await self._owners([each for each in logs if each not in done])
+        for broker, theirs in remote.items():
             done |= await self._forget_at(broker, theirs, topic, partition)
         return done
 
@@ -87,7 +87,7 @@ class Forgetting:
 
 
 def _numbers(reply: Reply) -> set[int]:
-    """Raises ServiceNotReady."""
+    """The logs in an answer. Raises ServiceNotReady for a refusal."""
     found = reply.json()
     if not reply.is_done or not isinstance(found, list):
         raise ServiceNotReady(f"a broker answered {reply.status}")

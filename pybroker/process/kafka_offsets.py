@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # Receives the name that Kafka's clients use, and a partition or None: the whole topic.
-ForgetElsewhere = Callable[[str, int | None], Awaitable[None]]
+ForgetOnOthers = Callable[[str, int | None], Awaitable[None]]
 
 
 class LazyOffsets:
@@ -35,7 +35,7 @@ class LazyOffsets:
         self._tenants = topics.tenants
         self._logs: OffsetsLogs | None = None
         # In a cluster: forgets what groups of other brokers have committed; see forget_topic.
-        self.forget_elsewhere: ForgetElsewhere | None = None
+        self.forget_on_others: ForgetOnOthers | None = None
         topics.deletions.also_forget(self.forget_topic)
 
     def logs(self) -> "OffsetsLogs":
@@ -60,8 +60,8 @@ class LazyOffsets:
             partition = topic.partition if topic.partition >= 0 else None
             await self.forget_here(name, partition)
             part_of_larger = topic.partition >= 0 and self._tenants.is_doomed(topic)
-            if self.forget_elsewhere is not None and not part_of_larger:
-                await self.forget_elsewhere(name, partition)
+            if self.forget_on_others is not None and not part_of_larger:
+                await self.forget_on_others(name, partition)
 
     async def forget_here(self, topic: str, partition: int | None) -> list[int]:
         """Only in the logs that this broker serves, whose numbers it returns. `topic` is the name

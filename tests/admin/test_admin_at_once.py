@@ -194,7 +194,7 @@ def test_what_is_written_down_of_a_cluster_at_once_is_all_there() -> None:
 
         names = ("rack-1", "rack-2")
         await asyncio.gather(
-            *(clusters.put_belonging("east", FAILURE_DOMAINS, name, domain) for name in names),
+            *(clusters.put_part("east", FAILURE_DOMAINS, name, domain) for name in names),
             clusters.update("east", {"serviceUrl": "http://c"}),
         )
         found = clusters.parts("east", FAILURE_DOMAINS)

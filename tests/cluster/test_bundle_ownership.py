@@ -56,7 +56,7 @@ def knows(member: Member, name: TopicName) -> bool:
     """Whether the member's mirror shows the owner of the bundle."""
     bundle = member._boundaries.bundle_of(name)
     owns = member.ownership.owns(name)
-    return bundle is not None and (owns or member.ownership.place_elsewhere(bundle) is not None)
+    return bundle is not None and (owns or member.ownership.remote_place(bundle) is not None)
 
 
 def test_no_broker_joins_a_cluster_whose_data_are_being_moved(world: ClusterWorld) -> None:
@@ -143,7 +143,7 @@ def test_the_bundles_of_a_killed_broker_go_to_others_when_its_session_ends(
     assert world.owner(second, ORDERS) == first.place.address.broker_url
     bundle = second._boundaries.bundle_of(ORDERS)
     assert bundle is not None
-    world.until(lambda: second.ownership.place_elsewhere(bundle) is None)
+    world.until(lambda: second.ownership.remote_place(bundle) is None)
     world.until(lambda: list(second.brokers.all()) == ["b:8080"])
     assert world.life.world.now - killed_s < TIMEOUT_MS / 1000 + 1
     assert world.owner(second, ORDERS) is None and second.ownership.owns(ORDERS)
@@ -224,12 +224,12 @@ def test_a_bundle_comes_back_only_when_its_topics_are_closed(world: ClusterWorld
     first.holds = slow
     (bundle,) = first.ownership.owned()
     world.call(first, first.ownership.release(bundle))
-    world.until(lambda: second.ownership.place_elsewhere(bundle) is None)
+    world.until(lambda: second.ownership.remote_place(bundle) is None)
     assert world.call(second, second.ownership.lookup(ORDERS, True)) is None
-    world.until(lambda: first.ownership.place_elsewhere(bundle) is not None)
+    world.until(lambda: first.ownership.remote_place(bundle) is not None)
     assert world.owner(first, ORDERS) == second.place.address.broker_url
     world.call(second, second.ownership.release(bundle))
-    world.until(lambda: first.ownership.place_elsewhere(bundle) is None)
+    world.until(lambda: first.ownership.remote_place(bundle) is None)
     with pytest.raises(ServiceNotReady, match="being released"):
         world.call(first, first.ownership.lookup(ORDERS, True))
     world.call(first, _set(closed))

@@ -93,7 +93,7 @@ def test_every_broker_sends_clients_to_the_one_that_was_named(
     world.call(a, a.ownership.release(bundle_of(a, of_c), "b:8080"))
     bundle = c._boundaries.bundle_of(of_c)
     assert bundle is not None
-    world.until(lambda: not any(m.ownership.place_elsewhere(bundle) for m in members.values()))
+    world.until(lambda: not any(m.ownership.remote_place(bundle) for m in members.values()))
     assert sent_to(world, c, of_c, authoritative) == "b"
     assert sent_to(world, members["b"], of_c, False) == "b", "it takes it"
     assert sent_to(world, a, of_c, authoritative) == "b"

@@ -189,7 +189,9 @@ def test_a_principal_s_connections_count_together_and_a_superuser_s_not_at_all()
                     raw.create_producer(T)
                 (said,) = outcomes(raw, txn_id, 1, BIG, first=sequence_id)
                 assert (said == "") == fits
-            assert "in the name of alice (maxOpenTransaction…PerPrincipal) would" in said or fits
+            assert (
+                "in the name of alice (maxOpenTransactionMessagesPerPrincipal and" in said or fits
+            )
         with login("admin") as admin:
             txn_id = begin(admin, T)
             admin.create_producer(T)

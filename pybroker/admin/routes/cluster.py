@@ -124,11 +124,11 @@ class ClusterRoutes:
             cluster, name = request.path_params["cluster"], request.path_params["name"]
             clusters.check(cluster)
             made = partial(part.of, await read_object(request))
-            await clusters.put_belonging(cluster, kind, name, made)
+            await clusters.put_part(cluster, kind, name, made)
 
         async def delete(request: Request) -> None:
             params = request.path_params
-            await clusters.delete_belonging(params["cluster"], kind, params["name"])
+            await clusters.delete_part(params["cluster"], kind, params["name"])
 
         return [
             route("GET", path, every, map_of(part.shown, most=None)),

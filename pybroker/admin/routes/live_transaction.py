@@ -47,7 +47,7 @@ _MOST: Final = 500
 _UNLESS_SAID: Final = 100
 _SHOWN_ON_A_TOPIC: Final = 50
 JOINED: Final = "pybroker.joined"  # key in the scope of a request
-_ELSEWHERE: Final = 10_000  # transactions of other brokers in one answer
+_MOST_REMOTE: Final = 10_000  # transactions of other brokers in one answer
 
 
 class LiveTransactionRoutes:
@@ -84,7 +84,7 @@ class LiveTransactionRoutes:
             wanted = wanted._replace(opened_before_ms=self._clock.now_ms() - least_ms)
         if key is None:
             raise HTTPException(400, f"sort must be one of {', '.join(SORTS)}")
-        rows, elsewhere = await self._live.walked()
+        rows, remote = await self._live.walked()
         found = await chosen(rows, wanted)
         found.sort(key=key, reverse=asked(request, "order") != "asc")
         shown = found[first : first + limit]
@@ -102,7 +102,7 @@ class LiveTransactionRoutes:
         }
         if self._is_joined(request):
             answer["keys"] = [key(row) for row in shown]
-            answer["elsewhere"] = _on_other_brokers(elsewhere, now_ms)
+            answer["elsewhere"] = _on_other_brokers(remote, now_ms)
         return answer
 
     def _is_joined(self, request: Request) -> bool:
@@ -256,7 +256,7 @@ class LiveTransactionRoutes:
 
 def _on_other_brokers(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
     """What transactions of other brokers' coordinators hold and block on this broker's topics."""
-    some = islice(tallies.items(), _ELSEWHERE)
+    some = islice(tallies.items(), _MOST_REMOTE)
     return {str(each): described_tally(tally, now_ms) for each, tally in some}
 
 

@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 class Walk(NamedTuple):
     rows: list[Row]  # unordered
-    elsewhere: dict[TxnId, Tally]  # of transactions of other brokers' coordinators
+    remote: dict[TxnId, Tally]  # of transactions of other brokers' coordinators
 
 
 class LiveTransactions:

@@ -70,7 +70,7 @@ class Clusters:
         """FAILURE_DOMAINS or ISOLATION_POLICIES of a cluster. Raises NotFound."""
         return dict(self._record(name).get(kind, {}))
 
-    async def put_belonging(
+    async def put_part(
         self, name: str, kind: str, key: str, made: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
         """`made` receives the cluster's other records of that kind and returns the new one,
@@ -84,7 +84,7 @@ class Clusters:
 
         await self._change(name, change)
 
-    async def delete_belonging(self, name: str, kind: str, key: str) -> None:
+    async def delete_part(self, name: str, kind: str, key: str) -> None:
         """Raises NotFound if the cluster or its `key` does not exist."""
 
         def change(record: dict[str, Any]) -> Mapping[str, Any]:

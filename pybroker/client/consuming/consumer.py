@@ -11,9 +11,9 @@ from pybroker.client.consuming.receive_queue import tell_taken
 from pybroker.client.consuming.subscribing import SubscriptionSpec
 from pybroker.client.consuming.topic_consumer import TopicConsumer
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
-from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerBatchReceivePolicy, ConsumerType
+from pybroker.client.partition_watch import PartitionWatch
 from pybroker.client.transactions.transaction import Transaction
 
 Acknowledgeable = Message | MessageId
@@ -28,9 +28,9 @@ class Consumer:
         topic: str,
         partitions: list[str],
         spec: SubscriptionSpec,
-        growing: Sequence[str] = (),
+        followed: Sequence[str] = (),
     ) -> None:
-        """`growing`: the topics whose partitions are consumed, including those added later."""
+        """`followed`: the topics whose partitions are consumed, including those added later."""
         spec, options = spec.named(cluster.rng), spec.options
         if options.receiver_queue_size < 1:
             raise InvalidConfiguration("receiver_queue_size must be at least 1")
@@ -47,7 +47,7 @@ class Consumer:
             name: TopicConsumer(cluster, name, spec, self.queue, size) for name in partitions
         }
         self._watch = PartitionWatch(
-            cluster, growing, options.partitions_watched_every_s, self._grow
+            cluster, followed, options.partitions_watched_every_s, self._grow
         )
         self._closed = False
 

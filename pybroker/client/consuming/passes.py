@@ -177,9 +177,9 @@ class Passes:
                     if taken.means(each):
                         each.in_hand.discard_all(taken.messages)
                     else:
-                        self._consumed_elsewhere(each, taken.messages)
+                        self._consumed_in_other_pass(each, taken.messages)
 
-    def _consumed_elsewhere(self, given: Given, messages: MessageSet) -> None:
+    def _consumed_in_other_pass(self, given: Given, messages: MessageSet) -> None:
         """As delivered in another pass. Copies in the queue need not be received."""
         if given is self._intake.given:
             copies = self._queue.discard(self._receiver, messages)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import InvalidConfiguration
-from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerOptions
+from pybroker.client.partition_watch import PartitionWatch
 from pybroker.client.producing.batching import EncodedBatch
 from pybroker.client.producing.producer import Producer, resolving
 from pybroker.client.producing.routing import Router
@@ -23,16 +23,16 @@ class PartitionsProducer(Producer):
         topic: str,
         partitions: list[str],
         options: ProducerOptions,
-        growing: Sequence[str] = (),
+        followed: Sequence[str] = (),
     ) -> None:
-        """`growing`: the topic, if partitions added later are to be used."""
+        """`followed`: the topic, if partitions added later are to be used."""
         super().__init__(cluster, topic, options)
         self._parts = [self._part(name) for name in partitions]
         self._router = Router(
             self._parts, options.message_routing_mode, options.hashing_scheme, cluster.rng
         )
         self._watch = PartitionWatch(
-            cluster, growing, options.partitions_watched_every_s, self._grow
+            cluster, followed, options.partitions_watched_every_s, self._grow
         )
         self._closed = False
 

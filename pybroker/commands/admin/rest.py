@@ -152,8 +152,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise RestError(f"{req.host} redirects to {newurl}, which is not a broker URL")
         to_a_broker = code == _TO_ANOTHER_BROKER and _AUTHORITATIVE in parts.query.split("&")
         is_weaker = req.type == "https" and parts.scheme == "http"
-        elsewhere = _origin(newurl) != _origin(req.full_url)
-        if self._shows_credentials and elsewhere and (is_weaker or not to_a_broker):
+        to_another_origin = _origin(newurl) != _origin(req.full_url)
+        if self._shows_credentials and to_another_origin and (is_weaker or not to_a_broker):
             fp.close()
             raise RestError(
                 f"{req.host} redirects to {newurl}: credentials are not sent there; to send them, "

@@ -40,7 +40,7 @@ def decompress(codec: int, data: bytes, most_bytes: int = MAX_BYTES) -> Steps[by
 
 
 def compress(codec: int, data: bytes) -> Steps[bytes]:
-    """Raises UnsupportedCompression."""
+    """`compressed`, in a thread if it is long."""
     return (yield from apart(len(data), partial(compressed, codec, data)))
 
 

@@ -39,7 +39,7 @@ async def _deleted(
 
 
 def _check_deletes(services: KafkaServices, topic: str) -> None:
-    """Raises KafkaError."""
+    """Raises KafkaError for a topic that is only compacted."""
     policy = topic_config(services, services.names.topic(topic), CLEANUP_POLICY)
     if "delete" not in items(policy):
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"cleanup.policy of {topic} is {policy}")

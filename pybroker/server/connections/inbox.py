@@ -93,7 +93,7 @@ class Inbox:
             self.pause(Pause.BEHIND)
             self._go_on_soon()
         elif self._paused and Pause.BEHIND in self._paused:
-            self._end_behind()
+            self._discard_waiting()
 
     def _go_on_soon(self) -> None:
         if not self._going_on and self._paused.isdisjoint(_HOLDING):
@@ -114,7 +114,7 @@ class Inbox:
         except ProtocolError as error:
             self._refuse(error)
 
-    def _end_behind(self) -> None:
+    def _discard_waiting(self) -> None:
         self._waiting = []
         self.resume(Pause.BEHIND)
         if self._caught_up is not None:
@@ -190,7 +190,7 @@ class Inbox:
     def close(self) -> None:
         """Handles nothing more."""
         self._closed = True
-        self._end_behind()
+        self._discard_waiting()
         self._account_frame()
         # Breaks a cycle, so that the session is freed without a garbage collection.
         self._handle = self._refuse = do_nothing

@@ -19,7 +19,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 class CoordinatorPlace(NamedTuple):
     id: int
-    elsewhere: OtherOwner | None  # None: this broker
+    owner: OtherOwner | None  # None: this broker
 
 
 Places = Sequence[CoordinatorPlace]
@@ -81,8 +81,8 @@ class CoordinatorPlaces:
         for coordinator_id in range(self.count):
             partition = COORDINATOR_ASSIGN.partition_at(coordinator_id)
             try:
-                elsewhere = await self._topics.ownership.lookup(partition, False)
+                owner = await self._topics.ownership.lookup(partition, False)
             except PulsarError:
                 continue
-            found.append(CoordinatorPlace(coordinator_id, elsewhere))
+            found.append(CoordinatorPlace(coordinator_id, owner))
         return found

@@ -29,10 +29,10 @@ class CoordinatorWatch:
         snapshot = pb.TcAssignmentsSnapshot(
             parallelism=session.services.scalable.coordinators.count
         )
-        for coordinator_id, elsewhere in places:
+        for coordinator_id, owner in places:
             listeners, own = session.services.listeners, Listener(*session.broker_urls)
-            if elsewhere is not None:
-                listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
+            if owner is not None:
+                listeners, own = owner.listeners, Listener(*owner.address)
             told = listeners.told("", own)
             snapshot.assignments.add(
                 tc_id=coordinator_id,

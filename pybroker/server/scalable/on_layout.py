@@ -108,9 +108,9 @@ async def _controller(session: Connection, name: TopicName) -> tuple[str, str]:
     if services.topics.ownership is ALONE:
         return "", ""
     listeners, own = services.listeners, Listener(*session.broker_urls)
-    elsewhere = await services.topics.ownership.lookup(name, False)
-    if elsewhere is not None:
-        listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
+    owner = await services.topics.ownership.lookup(name, False)
+    if owner is not None:
+        listeners, own = owner.listeners, Listener(*owner.address)
     told = listeners.told("", own)
     return told.broker_url, told.broker_url_tls
 

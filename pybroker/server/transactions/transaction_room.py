@@ -17,6 +17,7 @@ from pybroker.server.transactions.transaction_share import is_exempt
 from pybroker.transaction.buffer.open_contents import Held
 
 _OF_POLICY = "the policy transactionLimits"
+_OF_PRINCIPAL = "maxOpenTransactionMessagesPerPrincipal and maxOpenTransactionBytesPerPrincipal"
 
 
 def room_for(
@@ -53,7 +54,7 @@ def _accounts(
     yield f"{namespace} ({_OF_POLICY})", limits.of_namespace, held.in_namespace(namespace)
     owner = session.services.coordinators.owner_of(txn_id)
     if owner is not None:
-        where = f"the name of {owner} (maxOpenTransaction…PerPrincipal)"
+        where = f"the name of {owner} ({_OF_PRINCIPAL})"
         yield where, limits.of_owner, held.of_owner(owner)
 
 

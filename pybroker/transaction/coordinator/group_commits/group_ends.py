@@ -83,7 +83,7 @@ class GroupEnds:
         self._promised: dict[int, Pledge] = {}
         self._pledges = 0
         self._held: dict[int, list[Callable[[PulsarError | None], None]]] = {}
-        self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _nobody_elsewhere
+        self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _no_other_members
 
     def _id(self, local_id: int) -> TxnId:
         return TxnId(self._coordinator_id, local_id)
@@ -371,5 +371,5 @@ def _nobody_waits(error: Exception | None) -> None:
     """No request waits for the record; if it fails, the log notifies the coordinator."""
 
 
-async def _nobody_elsewhere(leader: TxnId, members: Sequence[TxnId]) -> None:
+async def _no_other_members(leader: TxnId, members: Sequence[TxnId]) -> None:
     """Used until the coordinators are connected."""

@@ -100,7 +100,7 @@ class Groups:
         """Other brokers serve some coordinators. Call it before any is opened."""
         self._remote = remote
 
-    def _is_elsewhere(self, coordinator_id: int) -> RemoteGroups | None:
+    def _remote_for(self, coordinator_id: int) -> RemoteGroups | None:
         """None if this broker serves the coordinator."""
         remote = self._remote
         return None if remote is None or remote.serves(coordinator_id) else remote
@@ -179,7 +179,7 @@ class Groups:
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
     ) -> None:
         """All `members` belong to one coordinator."""
-        if (remote := self._is_elsewhere(members[0].most)) is not None:
+        if (remote := self._remote_for(members[0].most)) is not None:
             await remote.promise(leader, members, principal)
         else:
             coordinator = await self._get(members[0].most)
@@ -201,7 +201,7 @@ class Groups:
                 )
 
     async def _status(self, txn_id: TxnId) -> TxnStatus | None:
-        if (remote := self._is_elsewhere(txn_id.most)) is not None:
+        if (remote := self._remote_for(txn_id.most)) is not None:
             return await remote.status(txn_id)
         return (await self._get(txn_id.most)).status(txn_id)
 
@@ -250,7 +250,7 @@ class Groups:
         pause_s, coordinator_id = _FIRST_PAUSE_S, members[0].most
         while True:
             try:
-                if (remote := self._is_elsewhere(coordinator_id)) is not None:
+                if (remote := self._remote_for(coordinator_id)) is not None:
                     await remote.follow(leader, members)
                     return
                 coordinator = await self._get(coordinator_id)
@@ -277,7 +277,7 @@ class Groups:
         return None if verdict is False and self._remote is not None else verdict
 
     async def _ask(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
-        if (remote := self._is_elsewhere(leader.most)) is not None:
+        if (remote := self._remote_for(leader.most)) is not None:
             return await remote.verdicts(leader, members)
         return await self.verdicts(leader, members)
 
