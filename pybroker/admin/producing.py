@@ -22,8 +22,8 @@ from pybroker.broker.local_messages import LocalMessage
 from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES
 from pybroker.broker.schemas.compatibility import (
     KEY_VALUE,
-    NONE,
     TYPE_NAMES,
+    TYPE_NUMBERS,
     BadKeyValue,
     StoredSchema,
     join_key_value,
@@ -33,7 +33,6 @@ from pybroker.broker.schemas.compatibility import (
 from pybroker.values.by_schema import NotEncodable, TextEncoder
 
 _STRING: Final = StoredSchema("String", TYPE_NAMES.index("STRING"), b"")
-_NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _NOWHERE_ELSE: Final = ("__local__",)
 _MAX_DIGITS: Final = 19
 _MESSAGES_A_BREATH: Final = 50
@@ -71,7 +70,7 @@ def _schema_of(text: str) -> StoredSchema:
         if not all(isinstance(each, str) for each in (*properties, *properties.values())):
             raise TypeError("properties must be strings")
         data = base64.b64decode(definition, validate=True)
-        return StoredSchema(str(info.get("name") or kind), _NUMBERS[kind], data, properties)
+        return StoredSchema(str(info.get("name") or kind), TYPE_NUMBERS[kind], data, properties)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error):
         raise HTTPException(
             400,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.client import topic_questions, tracing
+from pybroker.client.closing import Closing
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.client_session import ClientSession
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions, Dial
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
 _SCALABLE: Final = "topic://"
 
 
-class Client:
+class Client(Closing):
     """Connections to one cluster, and the producers, consumers and readers created on them."""
 
     def __init__(
@@ -452,12 +453,6 @@ class Client:
             return
         self._closed = True
         await self._cluster.close()
-
-    async def __aenter__(self) -> "Client":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def _refuse_scalable(topic: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pybroker.base.configuration.config import BrokerConfig
@@ -11,7 +12,6 @@ from pybroker.base.runtime import Clock, Tasks
 from pybroker.gateway.clients import Budget, Connect, VisitorClient
 from pybroker.gateway.read_ahead import Ahead
 from pybroker.gateway.receivers import Receivers
-from pybroker.gateway.visitor import Visitor
 from pybroker.gateway.visitors import Visitors
 
 if TYPE_CHECKING:
@@ -31,31 +31,26 @@ class Gateway:
         coordinators: Callable[[], int],
     ) -> None:
         """`frames` is the budget of partly received frames, `coordinators` their number."""
-        self._coordinators = coordinators
-        self._connect = connect
         self.frames = frames
         self.config = config
         self.clock = clock
-        self._rng = rng
         self._ahead = Ahead(
             config.web_socket_pulsar_client_memory_limit_in_mb * 1024 * 1024
             or config.max_pending_delivery_bytes
+        )
+        self.new_client = partial(
+            VisitorClient,
+            connect=connect,
+            ahead=self._ahead,
+            config=config,
+            clock=clock,
+            rng=rng,
+            coordinators=coordinators,
         )
         self.visitors = Visitors(self.new_client)
         self.receivers = Receivers(self.new_client)
         self.tasks = Tasks("visitors over HTTP")
         self._endpoints: dict[Endpoint, None] = {}
-
-    def new_client(self, visitor: Visitor) -> VisitorClient:
-        return VisitorClient(
-            visitor,
-            self._connect,
-            self._ahead,
-            self.config,
-            self.clock,
-            self._rng,
-            self._coordinators,
-        )
 
     def serve(self, endpoint: "Endpoint") -> None:
         """Serves a WebSocket until it ends."""

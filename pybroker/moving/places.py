@@ -6,20 +6,8 @@ from typing import Protocol
 from managed_ledger.storage.backend import Backend, EntryRun, LedgerSummary
 
 
-class Source(Protocol):
-    """The storage to copy from. It does not change meanwhile."""
-
-    def items(self) -> Mapping[str, bytes]:
-        """All keys with their values."""
-        ...
-
-    def new_ledger_id(self) -> int:
-        """A number higher than all ledger ids that the source has ever used."""
-        ...
-
-    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """Determine the end of a ledger that was being written. Raises LedgerNotFound."""
-        ...
+class Entries(Protocol):
+    """The entries of a source or a target."""
 
     async def read(
         self,
@@ -33,17 +21,20 @@ class Source(Protocol):
         ...
 
 
-class Entries(Protocol):
-    """The entries of a source or a target."""
+class Source(Entries, Protocol):
+    """The storage to copy from. It does not change meanwhile."""
 
-    async def read(
-        self,
-        ledger_id: int,
-        first_entry_id: int,
-        last_entry_id: int,
-        max_entries: int,
-        max_bytes: int,
-    ) -> EntryRun: ...
+    def items(self) -> Mapping[str, bytes]:
+        """All keys with their values."""
+        ...
+
+    def new_ledger_id(self) -> int:
+        """A number higher than all ledger ids that the source has ever used."""
+        ...
+
+    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
+        """Determine the end of a ledger that was being written. Raises LedgerNotFound."""
+        ...
 
 
 class BackendSource:

@@ -31,8 +31,8 @@ from pybroker.base.names import SCALABLE, TopicName
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
-    NONE,
     TYPE_NAMES,
+    TYPE_NUMBERS,
     BadKeyValue,
     StoredSchema,
     join_key_value,
@@ -42,8 +42,6 @@ from pybroker.broker.schemas.compatibility import (
 from pybroker.broker.schemas.known_versions import SchemaVersion
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:form}"
-# Plain bytes, for which the protocol has no number.
-_NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _SEPARATORS: Final = (",", ":")
 
 _NUMBER: Final = record("LongSchemaVersion", {"version": COUNT})
@@ -69,7 +67,9 @@ _COMPATIBLE: Final = record(
 _PAYLOAD: Final = Body(
     taken(
         {
-            "type": choice(*(name for name, number in _NUMBERS.items() if number != AUTO_CONSUME)),
+            "type": choice(
+                *(name for name, number in TYPE_NUMBERS.items() if number != AUTO_CONSUME)
+            ),
             "schema": TEXT,
             "properties": PROPERTIES_TAKEN,
         },
@@ -192,7 +192,7 @@ def _shown(version: SchemaVersion) -> dict[str, Any]:
 async def _schema_of(request: Request) -> StoredSchema:
     """The schema in the body, {type, schema, properties}."""
     body = await read_object(request)
-    number, text = _NUMBERS[body["type"]], body.get("schema") or ""
+    number, text = TYPE_NUMBERS[body["type"]], body.get("schema") or ""
     data = _joined(text) if number == KEY_VALUE else text.encode()
     return StoredSchema(topic_of(request).local, number, data, body.get("properties") or {})
 

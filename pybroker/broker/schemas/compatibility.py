@@ -48,6 +48,8 @@ TYPE_NAMES: Final = (
     "AUTO_CONSUME",
     "EXTERNAL",
 )
+# BYTES are plain bytes, for which the protocol has no number.
+TYPE_NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 MAX_PROPERTIES: Final = 1000  # of a schema
 _AVRO_BASED: Final = (JSON, PROTOBUF, AVRO)
 _SIZE: Final = struct.Struct(">i")

@@ -1,7 +1,7 @@
 """Blocking transactions, and groups of them that commit together."""
 
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, Self, overload
+from collections.abc import Coroutine, Sequence
+from typing import Any, Self
 
 from pybroker.base.names import TxnId
 from pybroker.client.blocking.loop_thread import LoopThread
@@ -81,26 +81,14 @@ class Transaction(_EndsWithItsBlock):
         self._thread.call(self.core.joined(topic))
 
 
-class TransactionGroup(_EndsWithItsBlock, Sequence[Transaction]):
+class TransactionGroup(_EndsWithItsBlock, group.Together[Transaction]):
     """`with client.new_transactions(2) as (a, b):` commits both atomically at the end, and
     aborts both on an exception."""
 
     def __init__(self, thread: LoopThread, transactions: Sequence[Transaction]) -> None:
-        super().__init__(thread, group.TransactionGroup([each.core for each in transactions]))
-        self._transactions = tuple(transactions)
-
-    @overload
-    def __getitem__(self, index: int) -> Transaction: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Transaction]: ...
-    def __getitem__(self, index: int | slice) -> Transaction | Sequence[Transaction]:
-        return self._transactions[index]
-
-    def __len__(self) -> int:
-        return len(self._transactions)
-
-    def __iter__(self) -> Iterator[Transaction]:
-        return iter(self._transactions)
+        core = group.TransactionGroup([each.core for each in transactions])
+        _EndsWithItsBlock.__init__(self, thread, core)
+        group.Together.__init__(self, transactions)
 
     def commit(self) -> None:
         """Commits all or none; durable and visible when this returns. See pybroker.client.aio."""

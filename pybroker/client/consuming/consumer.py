@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pybroker.base.errors import NotAllowed
 from pybroker.client import tracing
+from pybroker.client.closing import Closing
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.receive_queue import tell_taken
@@ -19,7 +20,7 @@ from pybroker.client.transactions.transaction import Transaction
 Acknowledgeable = Message | MessageId
 
 
-class Consumer:
+class Consumer(Closing):
     """Created by Client.subscribe."""
 
     def __init__(
@@ -346,12 +347,6 @@ class Consumer:
         await asyncio.gather(
             *(part.close() for part in self._parts.values()), return_exceptions=True
         )
-
-    async def __aenter__(self) -> "Consumer":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def listed(

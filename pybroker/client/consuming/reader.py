@@ -1,10 +1,11 @@
 """A reader: a consumer without a durable cursor, which keeps its own position."""
 
+from pybroker.client.closing import Closing
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.messages import Message, MessageId
 
 
-class Reader:
+class Reader(Closing):
     """Created by Client.create_reader."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -43,9 +44,3 @@ class Reader:
 
     async def close(self) -> None:
         await self.consumer.close()
-
-    async def __aenter__(self) -> "Reader":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any
 
 from pybroker.base.runtime import Clock
 from pybroker.client import tracing
+from pybroker.client.closing import Closing
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.messages import Done, MessageId, Outgoing
@@ -76,7 +77,7 @@ def _ignore(*_: object) -> None:
     """Nobody waits for this."""
 
 
-class Producer(ABC):
+class Producer(Closing):
     """Created by Client.create_producer."""
 
     def __init__(self, cluster: Cluster, topic: str, options: ProducerOptions) -> None:
@@ -189,15 +190,6 @@ class Producer(ABC):
     async def flush(self) -> None:
         """Returns when everything sent so far is answered. Raises the first failure of a message
         that was sent without a callback since the last flush, or was unanswered at this call."""
-
-    @abstractmethod
-    async def close(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def resolving(answer: "asyncio.Future[MessageId]") -> Done:

@@ -4,6 +4,7 @@ A segment that comes from others is read when these were read to their ends, so 
 key come in order.
 """
 
+from pybroker.client.closing import Closing
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.consuming.subscribing import Start, SubscriptionSpec
 from pybroker.client.consuming.topic_consumer import TopicConsumer
@@ -92,7 +93,7 @@ class SegmentsReader(SegmentsConsumer):
         return Checkpoint({key: place for key, place in places.items() if key in there})
 
 
-class CheckpointConsumer:
+class CheckpointConsumer(Closing):
     """Created by Client.create_checkpoint_consumer."""
 
     def __init__(self, consumer: SegmentsReader) -> None:
@@ -114,9 +115,3 @@ class CheckpointConsumer:
 
     async def close(self) -> None:
         await self.consumer.close()
-
-    async def __aenter__(self) -> "CheckpointConsumer":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -10,12 +10,14 @@ Differs: not with Apache Pulsar, where a group of two or more raises NotAllowed.
 import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, overload
+from typing import Final, TypeVar, overload
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
 from pybroker.client.errors import InvalidConfiguration, PulsarException, TransactionAborted
 from pybroker.client.transactions.coordinator import Coordinators
 from pybroker.client.transactions.transaction import TXN_STATES, Transaction, TxnState
+
+T = TypeVar("T")
 
 MAX_IN_GROUP: Final = 1000
 
@@ -23,24 +25,28 @@ MAX_IN_GROUP: Final = 1000
 _REFUSED: Final = (InvalidTxnStatus, NotAllowed, TransactionNotFound, TransactionAborted)
 
 
-class TransactionGroup(Sequence[Transaction]):
-    """Use it as `async with`: all commit at the end of the block; an exception aborts all."""
+class Together(Sequence[T]):
+    """The transactions of a group, in their order."""
 
-    def __init__(self, transactions: Sequence[Transaction]) -> None:
+    def __init__(self, transactions: Sequence[T]) -> None:
         self._transactions = tuple(transactions)
 
     @overload
-    def __getitem__(self, index: int) -> Transaction: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Transaction]: ...
-    def __getitem__(self, index: int | slice) -> Transaction | Sequence[Transaction]:
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         return self._transactions[index]
 
     def __len__(self) -> int:
         return len(self._transactions)
 
-    def __iter__(self) -> Iterator[Transaction]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self._transactions)
+
+
+class TransactionGroup(Together[Transaction]):
+    """Use it as `async with`: all commit at the end of the block; an exception aborts all."""
 
     async def commit(self) -> None:
         """Commits all or none; durable and visible when this returns. See `commit_together`."""

@@ -12,6 +12,7 @@ from managed_ledger.position import Position
 from managed_ledger.trim import Retention
 from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.persistent.truncation import store_what_the_log_records
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.log.offsets import LOG_START
 from pybroker.kafka.log.partition_log import PartitionLog
@@ -49,11 +50,7 @@ async def _free(topic: Topic, first: Position) -> None:
             await subscription.skip_to(last)
     if not ledger.has_entry(first):
         await ledger.roll_over()
-    await topic.buffer.forget_ended()
-    if topic.deduplication is not None:
-        await topic.deduplication.catch_up()
-    if topic.view is not None:
-        await topic.view.catch_up()
+    await store_what_the_log_records(topic)
     if topic.compacted is not None:
         with suppress(Conflict):  # a compaction is reading them
             topic.compacted.give_up_before(first)

@@ -91,17 +91,14 @@ def only(mask: Mask, part: Part) -> Part:
     """The values where the mask is set; elsewhere empty."""
     if mask.all():
         return part
-    return _chosen(mask, part, b"")
+    return either(mask, part, b"")
 
 
-def either(mask: Mask, there: bytes, elsewhere: bytes) -> Part:
-    return _chosen(mask, there, elsewhere)
-
-
-def _chosen(mask: Mask, there: Part, elsewhere: bytes) -> pa.LargeBinaryArray:
+def either(mask: Mask, there: Part, otherwise: bytes) -> Part:
+    """`there` where the mask is set."""
     import pyarrow.compute as pc
 
-    return pc.if_else(pa.array(mask), there, elsewhere).cast(_KIND)
+    return pc.if_else(pa.array(mask), there, otherwise).cast(_KIND)
 
 
 def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:
