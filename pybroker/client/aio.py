@@ -204,7 +204,10 @@ class Client(Closing):
         from pybroker.client.scalable import creating
 
         chosen = ConsumerOptions(ConsumerType.Shared, **options)
-        return await creating.new_queue_consumer(self._cluster, topic, subscription_name, chosen)
+        begin = self.new_transaction  # for dead letters
+        return await creating.new_queue_consumer(
+            self._cluster, topic, subscription_name, chosen, begin
+        )
 
     async def create_stream_consumer(
         self, topic: str, subscription_name: str, **options: Any
@@ -220,16 +223,17 @@ class Client(Closing):
         return await creating.new_stream_consumer(self._cluster, topic, subscription_name, chosen)
 
     async def create_checkpoint_consumer(
-        self, topic: str, start: "Checkpoint", **options: Any
+        self, topic: str, start: "Checkpoint", *, group: str | None = None, **options: Any
     ) -> "CheckpointConsumer":
         """Receives the messages of a scalable topic (topic://) after `start`, without a
-        subscription: whoever has the consumer's `checkpoint` can go on there. `options` are fields
-        of ConsumerOptions.
+        subscription: whoever has the consumer's `checkpoint` can go on there. The consumers of a
+        `group` divide the segments; one that gets a segment later begins there after `start`, too.
+        `options` are fields of ConsumerOptions.
         """
         from pybroker.client.scalable import creating
 
         chosen = ConsumerOptions(ConsumerType.Exclusive, **options)
-        return await creating.new_checkpoint_consumer(self._cluster, topic, start, chosen)
+        return await creating.new_checkpoint_consumer(self._cluster, topic, start, group, chosen)
 
     async def create_reader(
         self,

@@ -336,6 +336,19 @@ class Message:
     def has_null_value(self) -> bool:
         return self._own.null_value
 
+    def copied(self, properties: dict[str, str]) -> Outgoing:
+        """To be published elsewhere: its content, keys and event time, with these properties."""
+        own, has_key = self._own, self.has_partition_key()
+        return Outgoing(
+            self.data(),
+            properties,
+            own.partition_key if has_key else None,
+            own.ordering_key or None,
+            event_timestamp=own.event_time or None,
+            null_value=own.null_value,
+            partition_key_b64_encoded=own.partition_key_b64_encoded,
+        )
+
     def topic_name(self) -> str:
         """The partition's name if the topic has partitions."""
         return self.entry.topic

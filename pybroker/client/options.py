@@ -95,6 +95,20 @@ class ConsumerBatchReceivePolicy:
     timeout_ms: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerDeadLetterPolicy:
+    """What is delivered `max_redeliver_count` times again and not acknowledged goes to
+    `dead_letter_topic`: topic://TENANT/NAMESPACE/TOPIC-DLQ if there is none, as with the Java SDK.
+    `initial_subscription_name` is subscribed there before the first of them. `in_transaction`:
+    each is published and acknowledged in one transaction, so it is there exactly once.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+    in_transaction: bool = False
+
+
 class SubscriptionMode(IntEnum):
     """NonDurable: the broker keeps no durable cursor, as for a reader; the subscription is deleted
     with its last consumer.
@@ -195,6 +209,7 @@ class ConsumerOptions:
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0
     create_topic: bool = True
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = None  # of queue consumers
 
     @property
     def partitions_watched_every_s(self) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from pybroker.base.errors import NotAllowed
 from pybroker.client import tracing
@@ -23,6 +24,8 @@ Acknowledgeable = Message | MessageId
 class Consumer(Closing):
     """Created by Client.subscribe."""
 
+    has_dead_letters: ClassVar = False
+
     def __init__(
         self,
         cluster: Cluster,
@@ -35,6 +38,11 @@ class Consumer(Closing):
         spec, options = spec.named(cluster.rng), spec.options
         if options.receiver_queue_size < 1:
             raise InvalidConfiguration("receiver_queue_size must be at least 1")
+        if options.dead_letter_policy is not None and not self.has_dead_letters:
+            raise InvalidConfiguration(
+                "Only queue consumers have dead letters: use create_queue_consumer, which takes "
+                "ordinary topics, too"
+            )
         self._cluster = cluster
         self._topic = topic
         self._spec = spec

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pybroker.client.consuming.message_set import MessageSet
 from pybroker.client.errors import Timeout
@@ -14,6 +14,8 @@ class ReceiveQueue:
         self._messages: deque[Message] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
+        # Keeps what is not for the application.
+        self.sieve: Callable[[Sequence[Message]], Sequence[Message]] | None = None
         # After this many taken messages the broker is granted as many permits.
         self.half = 1
 
@@ -25,7 +27,7 @@ class ReceiveQueue:
         return self._failure
 
     def put(self, messages: Sequence[Message]) -> None:
-        self._messages.extend(messages)
+        self._messages.extend(messages if self.sieve is None else self.sieve(messages))
         if self._waiters:
             self._wake(len(self._messages))
 

@@ -1,7 +1,8 @@
 """A checkpoint consumer: reads without a subscription, and says how far it has read.
 
 A segment that comes from others is read when these were read to their ends, so the messages of a
-key come in order.
+key come in order. In a group, that holds for what one consumer has: where the others are, is in
+their checkpoints.
 """
 
 from pybroker.client.closing import Closing
@@ -11,6 +12,7 @@ from pybroker.client.consuming.topic_consumer import TopicConsumer
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.scalable.checkpoint import Checkpoint
 from pybroker.client.scalable.consumer import SegmentsConsumer
+from pybroker.client.scalable.group_member import CHECKPOINT, Assigned, GroupMember
 from pybroker.client.scalable.layout import Layout, Segment
 from pybroker.client.scalable.opening import Opening
 from pybroker.client.scalable.watch import LayoutWatch
@@ -18,10 +20,25 @@ from pybroker.client.scalable.watch import LayoutWatch
 
 class SegmentsReader(SegmentsConsumer):
     def __init__(
-        self, cluster: Cluster, watch: LayoutWatch, spec: SubscriptionSpec, start: Checkpoint
+        self,
+        cluster: Cluster,
+        watch: LayoutWatch,
+        spec: SubscriptionSpec,
+        start: Checkpoint,
+        group: str | None = None,
     ) -> None:
-        """`spec` names the readers; `start` says where they begin."""
+        """`spec` names the readers; `start` says where they begin; the consumers of a `group`
+        divide the segments.
+        """
         super().__init__(cluster, watch, spec)
+        self._member: GroupMember | None = None
+        if group is not None:
+            name = self.consumer_name()
+            args = (cluster, watch.topic, group, name, CHECKPOINT, self._assigned, self.queue.fail)
+            self._member = GroupMember(*args)
+        # None: all. Also in a group, to know where the end of all segments is now.
+        self._own: set[int] | None = None if group is None or start.is_latest else set()
+        self._has_layout = False
         watch.told = self._follow
         self._segments: dict[str, Segment] = {}  # by the names of their topics
         self._places = dict(start.places)
@@ -32,6 +49,13 @@ class SegmentsReader(SegmentsConsumer):
 
     async def _open(self) -> None:
         await self._layouts.open()
+        if self._own is None:
+            await self._open_from_here()
+        if self._member is not None:
+            await self._member.open()
+            await self._all_open()
+
+    async def _open_from_here(self) -> None:
         await self._all_open()
         if self._begins_at_end:
             for name, part in list(self._parts.items()):
@@ -45,9 +69,15 @@ class SegmentsReader(SegmentsConsumer):
         if place.entry_id() >= 0:
             self._places.setdefault(self._segments[name].id, place)
 
+    def _assigned(self, segments: Assigned) -> None:
+        self._own = set(segments)
+        if self._layouts.layout is not None:
+            self._follow(self._layouts.layout)
+
     def _follow(self, layout: Layout) -> None:
-        is_first = not self._segments
-        self._segments = {each.topic: each for each in layout.segments.values()}
+        is_first, self._has_layout = not self._has_layout, True
+        own = layout.segments if self._own is None else self._own
+        self._segments = {each.topic: each for each in layout.segments.values() if each.id in own}
         for name, segment in self._segments.items():
             if is_first and self._begins_at_end and segment.is_sealed:
                 self._places[segment.id] = MessageId.latest
@@ -86,6 +116,13 @@ class SegmentsReader(SegmentsConsumer):
         if segment is not None:
             self._places[segment.id] = message.message_id()
 
+    async def close(self) -> None:
+        """The others of the group get its segments."""
+        if not self._closed:
+            await super().close()
+            if self._member is not None:
+                await self._member.close()
+
     @property
     def checkpoint(self) -> Checkpoint:
         """Segments that were deleted are not mentioned: nobody can read them."""
@@ -110,7 +147,9 @@ class CheckpointConsumer(Closing):
         return await self.consumer.receive(timeout_millis)
 
     def checkpoint(self) -> Checkpoint:
-        """A consumer that starts there receives what comes after the messages received so far."""
+        """A consumer that starts there receives what comes after the messages received so far. In
+        a group it is that of the segments which this consumer has now.
+        """
         return self.consumer.checkpoint
 
     async def close(self) -> None:

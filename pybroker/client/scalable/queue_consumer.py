@@ -4,11 +4,14 @@ It reads every segment, also the sealed ones until they are drained. A segment t
 the subscription already, from its parents.
 """
 
+from typing import ClassVar
+
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.consuming.subscribing import SubscriptionSpec
 from pybroker.client.consuming.topic_consumer import TopicConsumer
 from pybroker.client.messages import MessageId
 from pybroker.client.scalable.consumer import SegmentsConsumer, of_segments
+from pybroker.client.scalable.dead_letters import DeadLetters
 from pybroker.client.scalable.layout import Layout
 from pybroker.client.scalable.opening import Opening
 from pybroker.client.scalable.watch import LayoutWatch
@@ -17,8 +20,19 @@ from pybroker.client.scalable.watch import LayoutWatch
 class QueueConsumer(SegmentsConsumer):
     """Created by Client.create_queue_consumer."""
 
-    def __init__(self, cluster: Cluster, watch: LayoutWatch, spec: SubscriptionSpec) -> None:
+    has_dead_letters: ClassVar = True
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        watch: LayoutWatch,
+        spec: SubscriptionSpec,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
         super().__init__(cluster, watch, spec)
+        self._dead_letters = dead_letters
+        if dead_letters is not None:
+            self.queue.sieve = dead_letters.sieve
         watch.told = self._follow
         self._begun: set[str] | None = None  # the segments that were there at first
         self._seeking = 0
@@ -69,3 +83,10 @@ class QueueConsumer(SegmentsConsumer):
         if self._drained and not self._seeking and self._layouts.layout is not None:
             self._drained.clear()
             self._follow(self._layouts.layout)
+
+    async def close(self) -> None:
+        """Dead letters on the way come again to another consumer."""
+        if not self._closed:
+            await super().close()
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
