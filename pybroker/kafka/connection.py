@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._serving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None  # for the login, at the end for closing
         self._heard_s = self._loop.time()
+        self._unsent_bytes = 0  # at the last look: see `check_alive`
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def _most_of(self, most: int, key: int) -> int:
@@ -308,12 +309,19 @@ class Connection(asyncio.Protocol):
 
     def check_alive(self, idle_s: float) -> None:
         """Called from time to time: closes a connection without requests for `idle_s`, or with a
-        request that does not come to its end.
+        request that does not come to its end. Who reads a large response slowly is not idle.
         """
+        before, self._unsent_bytes = self._unsent_bytes, self._buffered_bytes
+        if self._unsent_bytes < before:
+            self._heard_s = self._loop.time()
         if self._intake.is_stuck():
             self.close("it began a request and did not end it")
         elif not self._is_busy and self._loop.time() - self._heard_s > idle_s:
             self.close(f"it sent nothing for {idle_s:g} s")
+
+    @property
+    def _buffered_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def _is_busy(self) -> bool:

@@ -3,13 +3,17 @@
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
-from raw_kafka import RawKafka
+from kafka_produce import FETCH, batch, create, fetch_body, produce
+from raw_kafka import TIMEOUT_S, RawKafka
 
 from pybroker.kafka.codec.message_table import message_kinds
 from pybroker.kafka.codec.messages import API_VERSIONS, Header, encode_request
 from pybroker.kafka.errors import ErrorCode
+from pybroker.kafka.listener import IDLE_S
 from pybroker.kafka.requests.table import LEFT_OUT, ROWS, codec, handler
 from pybroker.testing import RunningBroker, broker
 
@@ -123,3 +127,47 @@ def test_a_connection_over_the_limit_of_its_address_takes_the_place_of_a_silent_
                 with RawKafka(address) as fourth:
                     assert fourth.is_closed()
             assert used.ask(METADATA, 1, {"topics": []})["brokers"]
+
+
+def test_who_reads_a_large_response_slowly_is_not_idle(running: RunningBroker) -> None:
+    host, _, port = running.kafka_bootstrap.rpartition(":")
+    with RawKafka(running.kafka_bootstrap) as writer, RawKafka(running.kafka_bootstrap) as slow:
+        slow.socket.close()
+        slow.socket = socket.socket()
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        slow.socket.settimeout(TIMEOUT_S)
+        slow.socket.connect((host, int(port)))
+        create(writer, "large")
+        for _ in range(12):
+            assert produce(writer, "large", batch(bytes(1_000_000)))[0] == 0
+        slow.send(FETCH, 12, fetch_body("large", 0, most_bytes=1 << 24))
+
+        def unsent() -> int:
+            return running.call(_unsent_bytes)
+
+        running.wait_until(lambda: unsent() > 0)
+        before = unsent()
+        running.call(partial(_look, IDLE_S))
+        running.clock.advance("11m")
+        while unsent() == before:  # the kernel has buffers, too
+            assert slow.socket.recv(64 * 1024)
+        assert running.call(partial(_look, IDLE_S)), "it reads"
+        running.clock.advance("11m")
+        assert not running.call(partial(_look, IDLE_S)), "it has read nothing since"
+
+
+def _slow(started: Any) -> Any:
+    found = list(started._kafka._places)
+    return max(found, key=lambda each: each._buffered_bytes)
+
+
+async def _unsent_bytes(started: Any) -> int:
+    size: int = _slow(started)._buffered_bytes
+    return size
+
+
+async def _look(idle_s: float, started: Any) -> bool:
+    """Whether the connection is still open."""
+    connection = _slow(started)
+    connection.check_alive(idle_s)
+    return not connection._closed

@@ -34,6 +34,7 @@ class NotingTransport(asyncio.Transport):
         self.written = b""
         self.reading = True
         self.closed = False
+        self.unread_bytes = 0  # by the peer, of what was written
         self.ended = asyncio.Event()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -43,7 +44,7 @@ class NotingTransport(asyncio.Transport):
         pass
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread_bytes
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -157,6 +158,27 @@ def test_a_peer_that_does_not_read_is_silent_although_commands_of_it_wait() -> N
             assert not connection.transport.closed
             connection.session.check_alive()
         assert connection.transport.closed
+
+    run(scenario)
+
+
+def test_a_peer_that_reads_slowly_is_not_silent() -> None:
+    """The broker does not read its bytes meanwhile, an answer to a PING among them."""
+
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        connection.session.write(commands.PONG * 100)
+        await written(connection)
+        connection.transport.unread_bytes = 100 * len(commands.PONG)
+        connection.session.pause_writing()
+        for _ in range(10):
+            connection.session.check_alive()
+            connection.transport.unread_bytes -= 1
+        assert not connection.transport.closed
+        for _ in range(4):
+            connection.session.check_alive()
+        assert connection.transport.closed, "it reads no more"
 
     run(scenario)
 

@@ -77,6 +77,8 @@ class Outbox:
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._flushing = False
+        self._written_bytes = 0  # since the beginning
+        self._sent_bytes: int | None = None  # at the last `is_being_read`, if some were left
         self._held = False  # whether it had bytes when last accounted
         self._tightened = False
 
@@ -107,12 +109,23 @@ class Outbox:
         transport = self._transport
         if not pieces or transport is None or transport.is_closing():
             return
-        transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._written_bytes += len(joined)
+        transport.write(joined)
         held_bytes = transport.get_write_buffer_size()
         if held_bytes or self._held:
             self._account(held_bytes)
         if held_bytes > MOST_BYTES:
             transport.abort()
+
+    def is_being_read(self) -> bool:
+        """Call once per keep-alive interval. Whether bytes waited at the last call, and the peer
+        has taken some of them since.
+        """
+        held_bytes, before = self.buffered_bytes, self._sent_bytes
+        sent_bytes = self._written_bytes - held_bytes
+        self._sent_bytes = sent_bytes if held_bytes else None
+        return before is not None and before < sent_bytes
 
     def drained(self) -> None:
         """Called when the transport accepts more."""

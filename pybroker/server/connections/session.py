@@ -281,10 +281,13 @@ class Session(asyncio.BufferedProtocol):
         self.write(commands.PONG)
 
     def check_alive(self) -> None:
-        """Call every keep-alive interval: silence causes a PING, then closes the connection."""
+        """Call every keep-alive interval: silence causes a PING, then closes the connection. Who
+        reads slowly is not silent, although its bytes are not read meanwhile.
+        """
+        is_reading = self._outbox.is_being_read()
         if self._inbox.is_stuck():
             self.close("a frame took longer than two keep-alive intervals")
-        elif self._heard or self._inbox.deaf:
+        elif self._heard or is_reading or self._inbox.deaf:
             self._heard = self._asked = False
         elif not self._asked:
             self._asked = True
