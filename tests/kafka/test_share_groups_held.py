@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from kafka_produce import batch, create, produce
 from kafka_words import add_partition, inited
@@ -19,6 +20,7 @@ from share_words import (
 )
 
 from managed_ledger.errors import ManagedLedgerError
+from pybroker.kafka.conversion.converted import FOR_PULSAR
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.records.batch import TRANSACTIONAL
 from pybroker.kafka.shares.acquired import AckType
@@ -138,6 +140,25 @@ def test_a_record_that_kills_each_member_is_given_up_alone(
     assert last.fetch().counts == {1: 1, 2: 1}
     last.say((1, 2, [RELEASE]))
     assert last.fetch().counts == {1: 2, 2: 2}
+
+
+def test_nothing_is_converted_for_members_alone_and_all_for_consumers_of_pulsars(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    filled(raw, "as-stored", b"for a member")
+    member, before = ShareMember(raw, "as-stored", "A", "as-stored"), FOR_PULSAR.size_bytes
+    assert member.fetch().texts == ["for a member"]
+    assert FOR_PULSAR.size_bytes == before
+    client = pulsar.Client(running.service_url)
+    kind = pulsar.ConsumerType.Shared
+    consumer = client.subscribe("as-stored", "as-stored", consumer_type=kind)
+    assert produce(raw, "as-stored", batch(b"for a consumer"))[0] == 0
+    assert member.say((0, 0, [RELEASE])).ack_error == 0
+    found = {consumer.receive(10_000).data() for _ in range(2)}
+    assert found == {b"for a member", b"for a consumer"}
+    consumer.close()
+    assert member.fetch(wait_ms=5_000).texts == ["for a member", "for a consumer"]
+    client.close()
 
 
 def test_a_topic_that_the_broker_does_not_know_yet_is_fetched_when_it_does(

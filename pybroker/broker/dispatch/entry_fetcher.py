@@ -35,6 +35,7 @@ class EntryFetcher:
         "_resume",
         "_tasks",
         "_turns",
+        "as_stored",
     )
 
     def __init__(
@@ -51,10 +52,13 @@ class EntryFetcher:
         self._held: EntryRun | None = None
         self._reading = False
         self._turns = 0  # counts drops: reads from before the latest are discarded
+        self.as_stored = False  # not as Pulsar's clients get them
 
     def another(self) -> "EntryFetcher":
         """A second reader, for other positions of the same log."""
-        return EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
+        made = EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
+        made.as_stored = self.as_stored
+        return made
 
     def fetch(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
@@ -62,7 +66,11 @@ class EntryFetcher:
         """Entries from `position` on; None if there are none, or none yet."""
         run = self._from_held(position, up_to, max_entries)
         if run is None:
-            run = cached_for_clients(self._ledger, position, up_to, max_entries, max_bytes)
+            wanted = position, up_to, max_entries, max_bytes
+            if self.as_stored:
+                run = self._ledger.read_cached(*wanted)
+            else:
+                run = cached_for_clients(self._ledger, *wanted)
         if run is None and not self._reading and self._ledger.has_entries(position, up_to):
             self._reading = True
             self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
@@ -102,7 +110,11 @@ class EntryFetcher:
     ) -> None:
         turn = self._turns
         try:
-            found = await read_for_clients(self._ledger, position, up_to, max_entries, max_bytes)
+            wanted = position, up_to, max_entries, max_bytes
+            if self.as_stored:
+                found = await self._ledger.read(*wanted)
+            else:
+                found = await read_for_clients(self._ledger, *wanted)
             if turn == self._turns:
                 self._held = found
         except LedgerClosed:

@@ -152,6 +152,12 @@ class EntryReader:
         if self._again is not None:
             self._again.drop()
 
+    def read_as_stored(self, as_stored: bool) -> None:
+        """Whether entries are handed out as they are stored, not as Pulsar's clients get them."""
+        if as_stored != self._ahead.as_stored:
+            self.read_anew()
+            self._ahead.as_stored, self._again = as_stored, None
+
     # -- reading on
 
     def at_most(self, messages: int, size_bytes: int) -> tuple[int, int]:

@@ -70,6 +70,7 @@ class SubscribeRequest:
     request_id: int = 0
     epoch: int | None = None  # of its requests for redelivery: PIP-84
     transacts: bool = False  # its client has connected to a transaction coordinator
+    takes_stored: bool = False  # its sink takes entries as they are stored, RecordBatches too
 
 
 class ConsumerSink(Protocol):

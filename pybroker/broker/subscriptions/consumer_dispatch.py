@@ -74,6 +74,7 @@ class ConsumerDispatch:
         if self.redelivers_by_id and not self.reader.clients_may_return:
             self.reader.lives = None
         self.consumers.append(consumer)
+        self._look_what_they_take()
         self.notify()
 
     def remove(self, consumer: Consumer) -> None:
@@ -83,7 +84,13 @@ class ConsumerDispatch:
         self.dispatcher.remove(consumer)
         if not self.consumers:
             self.dispatcher = None
+        self._look_what_they_take()
         self.notify()
+
+    def _look_what_they_take(self) -> None:
+        """A conversion that nobody needs costs more than all else."""
+        if self.consumers:
+            self.reader.read_as_stored(all(each.request.takes_stored for each in self.consumers))
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):

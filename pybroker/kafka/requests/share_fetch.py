@@ -212,6 +212,7 @@ class _Fetching:
             client_version=f"{session.software_name} {session.software_version}".strip(),
             app_id=None if session.identity is None else session.identity.acting,
             connected_since_ms=services.clock.now_ms(),
+            takes_stored=True,
         )
 
     # -- the response
