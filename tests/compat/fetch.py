@@ -20,7 +20,7 @@ import official_go
 import official_node
 import official_rust
 from official_admin import admin_jars
-from official_java import client_jars
+from official_java import client_jars, spring_jars
 from official_kafka import kafka_jars
 from official_v5 import v5_jars
 from servers import server_jars
@@ -33,6 +33,7 @@ def jars() -> None:
     v5_jars()
     server_jars()
     kafka_jars()
+    spring_jars()
 
 
 MADE: Final[dict[str, Callable[[], object]]] = {

@@ -28,6 +28,10 @@ def jars_of(pom: Path, name: str) -> list[Path]:
         return resolved_jars(pom, folder / name)
 
 
+def spring_jars() -> list[Path]:
+    return jars_of(Path(__file__).parent / "java" / "spring" / "pom.xml", "spring")
+
+
 @contextmanager
 def java_gateway(jars: Iterable[Path] | None = None, options: Sequence[str] = ()) -> Iterator[Any]:
     """A JVM with these jars (by default the client's) and these options."""
