@@ -23,6 +23,7 @@ import many_policies
 import many_transactions
 import official
 import scaling
+import segments
 import several_brokers
 import spark_reading
 import spark_topics
@@ -59,6 +60,8 @@ ROWS: Mapping[str, Row] = {
     "compaction": compaction.compaction,
     "policies": many_policies.many_policies,
     "watchers": watchers.watched_topics,
+    "segments": segments.cost_of_segments,
+    "split": segments.split_under_load,
     "console": console_pages.console_pages,
     "console-open": console_pages.publishing_beside,
     "catch-up": startup.catch_up_1kb,

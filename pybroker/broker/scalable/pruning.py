@@ -12,11 +12,18 @@ from typing import Final, Protocol
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import KeyAt
 from pybroker.base.errors import PulsarError, TopicNotFound
-from pybroker.base.names import TopicName
+from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.deletion.deletions import Doomed
 from pybroker.broker.persistent.topic import Topic
-from pybroker.broker.scalable.record import SegmentRecord, TopicRecord, of_segment
+from pybroker.broker.scalable.record import (
+    SegmentRecord,
+    TopicRecord,
+    of_segment,
+    ordinary_parts,
+)
 from pybroker.broker.scalable.segments import LoadsTopics, has_begun
 from pybroker.broker.scalable.serving import ServesTopics
 
@@ -119,3 +126,41 @@ def _is_unneeded(topic: Topic, segment: SegmentRecord, now_ms: int) -> bool:
     if now_ms < segment.sealed_ms + topic.retention_ms:
         return False
     return not any(each.backlog for each in topic.subscriptions.values())
+
+
+async def delete_pruned(
+    topics: ServesTopics,
+    factory: ManagedLedgerFactory,
+    name: TopicName,
+    record: TopicRecord,
+    at: KeyAt,
+) -> None:
+    """What is no longer in the record. What another broker has added to it meanwhile stays: then it
+    is no longer `at` its version. Raises BadVersion.
+    """
+    prefix = name._replace(domain=SEGMENT).ledger_name + "/"
+    kept = {of_segment(name, each) for each in record.segments.values()}
+    names = map(TopicName.of_ledger, factory.names(prefix))
+    gone = [each for each in names if each.partitioned_name == name and each not in kept]
+    for each in gone:
+        await topics.delete_all_of(Doomed(each), True, at)
+    if record.partitions is not None:
+        await _delete_ordinary(topics, factory, name, record.partitions, kept, at)
+
+
+async def _delete_ordinary(
+    topics: ServesTopics,
+    factory: ManagedLedgerFactory,
+    name: TopicName,
+    partitions: int,
+    kept: set[TopicName],
+    at: KeyAt,
+) -> None:
+    """What is pruned of the topic that it was; the number of partitions goes with the last."""
+    ordinary, parts = name._replace(domain="persistent"), ordinary_parts(name, partitions)
+    if topics.tenants.partitions(ordinary) and kept.isdisjoint(parts):
+        await topics.delete_all_of(Doomed(ordinary, partitions), True, at)
+        return
+    for each in parts:
+        if each not in kept and factory.exists(each.ledger_name):
+            await topics.delete_all_of(Doomed(each), True, at)

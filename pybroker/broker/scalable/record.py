@@ -11,6 +11,7 @@ Source: PIP-460, and the JSON of Apache Pulsar 5.0.
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -150,8 +151,17 @@ class TopicRecord:
         }
 
     def encode(self) -> bytes:
+        """A change of a few segments costs little more than these."""
         ours = {"subscriptions": dict(self.subscriptions), "partitions": self.partitions}
-        return json.dumps(self.json() | ours).encode()
+        rest = json.dumps(replace(self, segments={}).json() | ours)
+        segments = ", ".join(map(_text, self.segments.values()))
+        # The first one: only numbers come before it.
+        return rest.replace('"segments": {}', f'"segments": {{{segments}}}', 1).encode()
+
+
+@lru_cache(maxsize=2 * MAX_SEGMENTS)
+def _text(segment: SegmentRecord) -> str:
+    return f'"{segment.id}": {json.dumps(segment.json())}'
 
 
 def decode(value: bytes, name: TopicName) -> TopicRecord:

@@ -43,7 +43,7 @@ from pybroker.broker.scalable.buckets import BucketLimits
 from pybroker.broker.scalable.inheriting import inherit
 from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, ScalableMeasures
 from pybroker.broker.scalable.parts import GroupsOf, Parts
-from pybroker.broker.scalable.pruning import Pruner
+from pybroker.broker.scalable.pruning import Pruner, delete_pruned
 from pybroker.broker.scalable.record import (
     ACTIVE,
     SEALED,
@@ -404,18 +404,19 @@ class ScalableTopics:
         return self.get(name)
 
     async def _decide(self, name: TopicName, change: Change) -> None:
-        now = self._metadata.get(scalable_key(name))
-        if now is None:
+        now, before = self._metadata.get(scalable_key(name)), self.find(name)
+        if now is None or before is None:
             raise TopicNotFound(f"{name} does not exist")
-        after = change(decode(now.value, name))
+        value = (after := change(before)).encode()
         try:
-            await self._metadata.put(scalable_key(name), after.encode(), now.version)
+            version = await self._metadata.put(scalable_key(name), value, now.version)
         except BadVersion:
             raise Conflict(f"{name} was changed by another broker; try again") from None
-        await self._carry_out(name)
+        self._known[name] = Versioned(value, version), after
+        await self._carry_out(name, not before.segments.keys() <= after.segments.keys())
 
-    async def _carry_out(self, name: TopicName) -> None:
-        """May be repeated."""
+    async def _carry_out(self, name: TopicName, pruned: bool = True) -> None:
+        """May be repeated. `pruned`: perhaps the record has lost segments."""
         record, stored = self.get(name), self._metadata.get(scalable_key(name))
         assert stored is not None
         if record.partitions is not None and not is_in_place(self._factory, name, record):
@@ -425,7 +426,9 @@ class ScalableTopics:
                 await self._topics.get(of_segment(name, each), create=True)
         for each in record.sealed:
             self._start_sealing(of_segment(name, each))
-        await self._delete_pruned(name, record, KeyAt(scalable_key(name), stored.version))
+        if pruned or name not in self._in_place:
+            at = KeyAt(scalable_key(name), stored.version)
+            await delete_pruned(self._topics, self._factory, name, record, at)
         if len(self._in_place) >= _KNOWN:
             self._in_place.clear()
             self._last.clear()
@@ -434,31 +437,6 @@ class ScalableTopics:
         self.auto_scaler.begin()
         if record.sealed:
             self.pruner.add(name)
-
-    async def _delete_pruned(self, name: TopicName, record: TopicRecord, at: KeyAt) -> None:
-        """What another broker has added to the record meanwhile stays: then it is no longer `at`
-        its version. Raises BadVersion.
-        """
-        prefix = name._replace(domain=SEGMENT).ledger_name + "/"
-        kept = {of_segment(name, each) for each in record.segments.values()}
-        names = map(TopicName.of_ledger, self._factory.names(prefix))
-        gone = [each for each in names if each.partitioned_name == name and each not in kept]
-        for each in gone:
-            await self._topics.delete_all_of(Doomed(each), True, at)
-        if record.partitions is not None:
-            await self._delete_ordinary(name, record.partitions, kept, at)
-
-    async def _delete_ordinary(
-        self, name: TopicName, partitions: int, kept: set[TopicName], at: KeyAt
-    ) -> None:
-        """What is pruned of the topic that it was; the number of partitions goes with the last."""
-        ordinary, parts = name._replace(domain="persistent"), ordinary_parts(name, partitions)
-        if self._topics.tenants.partitions(ordinary) and kept.isdisjoint(parts):
-            await self._topics.delete_all_of(Doomed(ordinary, partitions), True, at)
-            return
-        for each in parts:
-            if each not in kept and self._factory.exists(each.ledger_name):
-                await self._topics.delete_all_of(Doomed(each), True, at)
 
     async def loaded(self, topic: Topic) -> None:
         """Call before a segment serves anybody. Raises TopicNotFound."""

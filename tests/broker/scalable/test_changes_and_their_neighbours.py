@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from pybroker.base.names import TopicName, any_topic
 from pybroker.broker.brokers.ownership import LAST_HASH, Bundle
 from pybroker.broker.namespaces.tenants import scalable_key
 from pybroker.broker.persistent.topic import Topic
+from pybroker.broker.scalable.pruning import delete_pruned
 from pybroker.broker.scalable.record import of_segment
 from pybroker.broker.scalable.subscriptions import WholeSubscriptions
 
@@ -83,9 +85,10 @@ def test_a_broker_that_lost_the_topic_deletes_no_segment_that_its_successor_made
         record = world.backend.metadata.get(key)
         assert record is not None
         before = KeyAt(key, record.version - 1)
+        prune = partial(delete_pruned, world.topics, world.factory, ORDERS)
         with pytest.raises(BadVersion):
-            await scalable._delete_pruned(ORDERS, outdated, before)
-        await scalable._delete_pruned(ORDERS, scalable.get(ORDERS), KeyAt(key, record.version))
+            await prune(outdated, before)
+        await prune(scalable.get(ORDERS), KeyAt(key, record.version))
         for each in scalable.get(ORDERS).segments.values():
             assert world.exists(of_segment(ORDERS, each))
 

@@ -1,6 +1,7 @@
 """The record of a scalable topic: what a split, a merge and a pruning make of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from pybroker.broker.scalable.record import (
     decode,
     gaps,
     merged,
+    migrated,
     new_record,
     of_segment,
     pruned,
@@ -125,3 +127,13 @@ def test_a_segment_s_name_has_its_range_and_its_number() -> None:
     assert str(name) == "segment://public/default/orders/0000-7fff-1"
     assert TopicName.parse(str(name)) == TopicName.of_ledger(name.ledger_name) == name
     assert name.partitioned_name == ORDERS and name.segment_id == 1 and name.persistent
+
+
+def test_a_record_is_stored_as_json_of_the_whole() -> None:
+    """Though only what has changed is written anew: that of a large topic takes long."""
+    name = any_topic("topic://public/default/orders")
+    record = replace(migrated(name, 3, 7, {"a": '"segments": {}'}), subscriptions={"s": "QUEUE"})
+    for each in (record, split(record, 3, 8), new_record(1, 0)):
+        ours = {"subscriptions": dict(each.subscriptions), "partitions": each.partitions}
+        assert each.encode() == json.dumps(each.json() | ours).encode()
+        assert decode(each.encode(), name) == each
