@@ -163,7 +163,7 @@ def test_a_segment_that_begins_does_not_keep_its_topic_from_being_deleted() -> N
     run(go)
 
 
-async def _nothing(_: object) -> None:
+async def _nothing(*_: object) -> None:
     pass
 
 
