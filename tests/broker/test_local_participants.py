@@ -10,6 +10,7 @@ import pytest
 from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.transactions.txn_participants import LocalParticipants
+from pybroker.transaction.coordinator.ends.participants import TransactionEnd
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
@@ -44,7 +45,7 @@ def test_an_end_that_nobody_waits_for_any_more_leaves_no_failure_behind() -> Non
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         topic: Any = LateTopic()
         ending = LocalParticipants(topic).end_on_partition(
-            TxnId(0, 1), "persistent://public/default/late", TxnAction.COMMIT, 0
+            TransactionEnd(TxnId(0, 1), TxnAction.COMMIT, 0), "persistent://public/default/late"
         )
         assert ending is not None
         waiting = asyncio.ensure_future(ending)
@@ -89,7 +90,7 @@ def test_the_failure_of_an_end_keeps_no_topic(kind: type[LateTopic]) -> None:
 
         there = weakref.ref(loaded[0])
         ending = LocalParticipants(topics).end_on_partition(
-            TxnId(0, 1), "persistent://public/default/full", TxnAction.COMMIT, 0
+            TransactionEnd(TxnId(0, 1), TxnAction.COMMIT, 0), "persistent://public/default/full"
         )
         assert ending is not None
         (failure,) = await asyncio.gather(ending, return_exceptions=True)
@@ -133,7 +134,8 @@ class NotingTopic:
 
 def _end(participants: LocalParticipants, local_id: int, not_later: bool = False) -> Any:
     topic = "persistent://public/default/late"
-    return participants.end_on_partition(TxnId(0, local_id), topic, TxnAction.COMMIT, 0, not_later)
+    end = TransactionEnd(TxnId(0, local_id), TxnAction.COMMIT, 0)
+    return participants.end_on_partition(end, topic, not_later)
 
 
 def test_an_end_does_not_overtake_those_that_wait_for_the_topic_to_be_loaded() -> None:

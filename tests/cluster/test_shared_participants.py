@@ -10,6 +10,7 @@ from pybroker.base.names import TxnId
 from pybroker.broker.brokers.ownership import BrokerAddress
 from pybroker.broker.namespaces.tenants import NotFound
 from pybroker.cluster.transactions.participants import SharedParticipants
+from pybroker.transaction.coordinator.ends.participants import TransactionEnd
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
@@ -46,12 +47,10 @@ class World:
 
     # Participants on this broker
 
-    def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low: int, not_later: bool = False
-    ) -> None:
+    def end_on_partition(self, end: TransactionEnd, topic: str, not_later: bool = False) -> None:
         if self.exists:
             raise WouldWait
-        self.begun.append(("here", txn_id.least))
+        self.begun.append(("here", end.txn_id.least))
 
     # Peers
 
@@ -61,9 +60,8 @@ class World:
 
     def end(self, local_id: int, not_later: bool = False) -> Any:
         topic = "persistent://public/default/orders"
-        return self.participants.end_on_partition(
-            TxnId(0, local_id), topic, TxnAction.COMMIT, 0, not_later
-        )
+        end = TransactionEnd(TxnId(0, local_id), TxnAction.COMMIT, 0)
+        return self.participants.end_on_partition(end, topic, not_later)
 
 
 def test_an_end_does_not_overtake_those_that_wait_for_the_topics_bundle_to_be_taken() -> None:

@@ -12,9 +12,12 @@ from virtual_loop import run_virtually
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.transaction.coordinator.ends.participants import CannotParticipate, ParticipantEnds
+from pybroker.transaction.coordinator.ends.participants import (
+    CannotParticipate,
+    ParticipantEnds,
+    TransactionEnd,
+)
 from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
-from pybroker.transaction.txn_status import TxnAction
 
 ID = TxnId(0, 1)
 
@@ -28,7 +31,7 @@ class SlowParticipants:
         self.answering: list[asyncio.Future[None]] = []
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int, *_: bool
+        self, end: TransactionEnd, topic: str, *_: bool
     ) -> asyncio.Future[None] | None:
         self.asked += 1
         if self.gone:
@@ -37,15 +40,9 @@ class SlowParticipants:
         return self.answering[-1]
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        *_: bool,
+        self, end: TransactionEnd, topic: str, subscription: str, *_: bool
     ) -> asyncio.Future[None] | None:
-        return self.end_on_partition(txn_id, topic, action, low_watermark)
+        return self.end_on_partition(end, topic)
 
     def answer(self, error: Exception | None = None) -> None:
         answering, self.answering = self.answering, []
@@ -152,9 +149,9 @@ class Wanting:
         self.asked: dict[str, list[float]] = {}
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int, *_: bool
+        self, end: TransactionEnd, topic: str, *_: bool
     ) -> Awaitable[object] | None:
-        assert (txn_id, action, low_watermark) == (ID, ABORT, 7)
+        assert end == (ID, ABORT, 7)
         now_s = round(asyncio.get_running_loop().time(), 2)
         self.asked.setdefault(topic, []).append(now_s)
         script = self.scripts.get(topic)
@@ -164,15 +161,9 @@ class Wanting:
         return answer() if callable(answer) else None
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        *_: bool,
+        self, end: TransactionEnd, topic: str, subscription: str, *_: bool
     ) -> Awaitable[object] | None:
-        return self.end_on_partition(txn_id, f"{topic}/{subscription}", action, low_watermark)
+        return self.end_on_partition(end, f"{topic}/{subscription}")
 
 
 async def later_refused() -> None:

@@ -16,7 +16,11 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.buffer.commit_order import commit_order_buffer
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
-from pybroker.transaction.coordinator.ends.participants import CannotParticipate, ParticipantEnds
+from pybroker.transaction.coordinator.ends.participants import (
+    CannotParticipate,
+    ParticipantEnds,
+    TransactionEnd,
+)
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
@@ -35,8 +39,9 @@ class Topics:
         self.in_flight: dict[int, asyncio.Future[None]] = {}  # held by the test
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, _: TxnAction, __: int, not_later: bool = False
+        self, end: TransactionEnd, topic: str, not_later: bool = False
     ) -> Awaitable[object] | None:
+        txn_id = end.txn_id
         if not_later:
             raise WouldWait
         self.tried.append((topic, txn_id.least))
@@ -50,9 +55,9 @@ class Topics:
         return None
 
     def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, *rest: Any
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
     ) -> Awaitable[object] | None:
-        return self.end_on_partition(txn_id, f"{topic}/{subscription}", *rest)
+        return self.end_on_partition(end, f"{topic}/{subscription}", not_later)
 
 
 class World:

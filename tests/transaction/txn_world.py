@@ -25,6 +25,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.ends.participants import TransactionEnd
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
@@ -170,49 +171,36 @@ class World:
     # Participants
 
     def end_on_partition(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
+        self, end: TransactionEnd, topic: str, not_later: bool = False
     ) -> Awaitable[None] | None:
         if not not_later:
-            return self._end_on_partition(txn_id, topic, action, low_watermark)
+            return self._end_on_partition(end, topic)
         if (buffer := self.buffers.get(topic)) is None or self.before_end is not nothing:
             raise WouldWait
-        return buffer.end(txn_id, action, low_watermark, not_later)
+        return buffer.end(*end, not_later)
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
     ) -> Awaitable[None] | None:
         if not not_later:
-            return self._end_on_subscription(txn_id, topic, subscription, action)
+            return self._end_on_subscription(end, topic, subscription)
         if (acks := self.pending.get((topic, subscription))) is None:
             raise WouldWait
         if self.before_end is not nothing:
             raise WouldWait
-        return acks.end(txn_id, action, not_later)
+        return acks.end(end.txn_id, end.action, not_later)
 
-    async def _end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
-    ) -> None:
+    async def _end_on_partition(self, end: TransactionEnd, topic: str) -> None:
         await self.before_end(topic)
         if self.factory.exists(TopicName.parse(topic).ledger_name):
-            await ended((await self.buffer(topic)).end(txn_id, action, low_watermark))
+            await ended((await self.buffer(topic)).end(*end))
 
     async def _end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction
+        self, end: TransactionEnd, topic: str, subscription: str
     ) -> None:
         await self.before_end(f"{topic}/{subscription}")
         if self.factory.exists(pending_ack_log(TopicName.parse(topic), subscription)):
-            await ended((await self.acks(subscription, topic)).end(txn_id, action))
+            await ended((await self.acks(subscription, topic)).end(end.txn_id, end.action))
 
     # What clients do
 

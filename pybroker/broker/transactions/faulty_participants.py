@@ -1,21 +1,20 @@
 """Participants that pass the fault points when a transaction ends, for brokers that have any."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from managed_ledger.prompt import when_done
-from pybroker.base.names import TxnId
 from pybroker.broker.transactions.txn_participants import LoadsTopics, LocalParticipants
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import BEHIND_DECISION, MARKER, PENDING_ACK, Action, Recorded
 from pybroker.faults.registry import Faults
 from pybroker.faults.rule import Rule, waited
+from pybroker.transaction.coordinator.ends.participants import Ending, TransactionEnd
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
-Ending = Awaitable[object] | None
 _WORDS = {TxnAction.COMMIT: "commit", TxnAction.ABORT: "abort"}
 
 
@@ -24,31 +23,17 @@ class FaultyParticipants(LocalParticipants):
         super().__init__(topics)
         self._faults = faults
 
-    def end_on_partition(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Ending:
-        passing = Passing("", topic, transaction=str(txn_id), detail=_WORDS[action])
-        end = super().end_on_partition
-        go_on = partial(end, txn_id, topic, action, low_watermark, not_later)
+    def end_on_partition(self, end: TransactionEnd, topic: str, not_later: bool = False) -> Ending:
+        passing = Passing("", topic, transaction=str(end.txn_id), detail=_WORDS[end.action])
+        go_on = partial(super().end_on_partition, end, topic, not_later)
         return self._pass(MARKER, passing, go_on, not_later)
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
     ) -> Ending:
+        txn_id, action, _ = end
         passing = Passing("", topic, subscription, transaction=str(txn_id), detail=_WORDS[action])
-        end = super().end_on_subscription
-        go_on = partial(end, txn_id, topic, subscription, action, low_watermark, not_later)
+        go_on = partial(super().end_on_subscription, end, topic, subscription, not_later)
         return self._pass(PENDING_ACK, passing, go_on, not_later)
 
     def _pass(

@@ -5,7 +5,7 @@ logs may contain names that fail the check: for these the coordinator gets Canno
 is final.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
@@ -15,13 +15,17 @@ from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS, check_coordinator
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.transactions.waiting_ends import WaitingEnds
-from pybroker.transaction.coordinator.ends.participants import CannotParticipate
+from pybroker.transaction.coordinator.ends.participants import (
+    CannotParticipate,
+    Ending,
+    TransactionEnd,
+)
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
-EndOnTopic = Callable[[Topic], Awaitable[object] | None]
+EndOnTopic = Callable[[Topic], Ending]
 # Ends a transaction in a group of Kafka's: its log, the group, the action, and `not_later`.
-EndInGroup = Callable[[TxnId, str, str, TxnAction, bool], Awaitable[object] | None]
+EndInGroup = Callable[[TxnId, str, str, TxnAction, bool], Ending]
 
 
 class LoadsTopics(Protocol):
@@ -97,53 +101,36 @@ class LocalParticipants:
         """Fail the ends that wait for a topic; their coordinators repeat them."""
         await self._waiting.close()
 
-    def end_on_partition(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None:
+    def end_on_partition(self, end: TransactionEnd, topic: str, not_later: bool = False) -> Ending:
         """A deleted topic has no messages left: there is nothing to end."""
         name = participant_name(topic)
         if (serving := self._serving(name)) is not None:
-            return serving.end_transaction(txn_id, action, low_watermark, not_later)
-
-        def end(loaded: Topic) -> Awaitable[object] | None:
-            return loaded.end_transaction(txn_id, action, low_watermark)
-
-        return self._when_loaded(name, end, not_later)
+            return serving.end_transaction(*end, not_later)
+        return self._when_loaded(name, lambda loaded: loaded.end_transaction(*end), not_later)
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None:
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
+    ) -> Ending:
         if topic.startswith(KAFKA_OFFSETS):
-            return self.end_in_group(txn_id, topic, subscription, action, not_later)
+            return self.end_in_group(end.txn_id, topic, subscription, end.action, not_later)
         name = participant_name(topic)
         if (serving := self._serving(name)) is not None:
             found = serving.subscriptions.get(subscription)
-            return None if found is None else found.end_transaction(txn_id, action, not_later)
+            if found is None:
+                return None
+            return found.end_transaction(end.txn_id, end.action, not_later)
 
-        def end(loaded: Topic) -> Awaitable[object] | None:
+        def end_loaded(loaded: Topic) -> Ending:
             found = loaded.subscriptions.get(subscription)
-            return None if found is None else found.end_transaction(txn_id, action)
+            return None if found is None else found.end_transaction(end.txn_id, end.action)
 
-        return self._when_loaded(name, end, not_later)
+        return self._when_loaded(name, end_loaded, not_later)
 
     def _serving(self, name: TopicName) -> Topic | None:
         """The topic if an end can begin on it at once."""
         return None if name in self._waiting else self._topics.serving(name)
 
-    def _when_loaded(
-        self, name: TopicName, end: EndOnTopic, not_later: bool
-    ) -> Awaitable[object] | None:
+    def _when_loaded(self, name: TopicName, end: EndOnTopic, not_later: bool) -> Ending:
         if name not in self._waiting and not self._topics.exists(name):
             return None
         if not_later:
@@ -163,9 +150,7 @@ class LocalParticipants:
         return await self._topics.get(name)
 
 
-def no_group(
-    txn_id: TxnId, log: str, group: str, action: TxnAction, not_later: bool
-) -> Awaitable[object] | None:
+def no_group(txn_id: TxnId, log: str, group: str, action: TxnAction, not_later: bool) -> Ending:
     """There are no groups of Kafka's."""
 
 

@@ -9,23 +9,23 @@ END is idempotent there. A broker that does not serve the topic answers with an 
 broker's metadata, brought up to date, has no such topic either.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from pybroker.base.names import TopicName, TxnId
+from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import BrokerAddress, NotServedHere, Ownership
 from pybroker.broker.namespaces.tenants import NotFound
 from pybroker.broker.transactions.txn_participants import participant_name, subscription_place
 from pybroker.broker.transactions.waiting_ends import WaitingEnds
 from pybroker.cluster.transactions.peers import Peers
-from pybroker.transaction.coordinator.ends.participants import Participants
+from pybroker.transaction.coordinator.ends.participants import Ending, Participants, TransactionEnd
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # Ends the transaction here; receives `not_later`.
-EndHere = Callable[[bool], Awaitable[object] | None]
+EndHere = Callable[[bool], Ending]
 # Makes the request to another broker.
 Command = Callable[[TopicName], Any]
 
@@ -50,36 +50,18 @@ class SharedParticipants:
         """Fail the ends that wait until it is known which broker serves their topic."""
         await self._waiting.close()
 
-    def end_on_partition(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None:
-        end = partial(self._local.end_on_partition, txn_id, topic, action, low_watermark)
-        command = partial(_command, txn_id, action, low_watermark, None)
-        return self._end(participant_name(topic), end, command, not_later)
+    def end_on_partition(self, end: TransactionEnd, topic: str, not_later: bool = False) -> Ending:
+        here = partial(self._local.end_on_partition, end, topic)
+        return self._end(participant_name(topic), here, partial(_command, end, None), not_later)
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None:
-        end = partial(
-            self._local.end_on_subscription, txn_id, topic, subscription, action, low_watermark
-        )
-        command = partial(_command, txn_id, action, low_watermark, subscription)
-        return self._end(subscription_place(topic), end, command, not_later)
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
+    ) -> Ending:
+        here = partial(self._local.end_on_subscription, end, topic, subscription)
+        command = partial(_command, end, subscription)
+        return self._end(subscription_place(topic), here, command, not_later)
 
-    def _end(
-        self, name: TopicName, end_here: EndHere, command: Command, not_later: bool
-    ) -> Awaitable[object] | None:
+    def _end(self, name: TopicName, end_here: EndHere, command: Command, not_later: bool) -> Ending:
         if name not in self._waiting and self._ownership.owns(name):
             return end_here(not_later)
         if not_later:
@@ -95,7 +77,7 @@ class SharedParticipants:
 
     def _end_there(
         self, name: TopicName, end_here: EndHere, command: Command, found: Found
-    ) -> Awaitable[object] | None:
+    ) -> Ending:
         if found.owner is not None:
             return self._peers.request(found.owner, command(name))
         if found.is_deleted:
@@ -105,13 +87,8 @@ class SharedParticipants:
         return end_here(False)  # this broker has just taken it
 
 
-def _command(
-    txn_id: TxnId,
-    action: TxnAction,
-    low_watermark: int,
-    subscription: str | None,
-    name: TopicName,
-) -> Any:
+def _command(end: TransactionEnd, subscription: str | None, name: TopicName) -> Any:
+    txn_id, action, low_watermark = end
     known: dict[str, Any] = {
         "txnid_most_bits": txn_id.most,
         "txnid_least_bits": txn_id.least,

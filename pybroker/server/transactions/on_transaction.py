@@ -36,7 +36,7 @@ from pybroker.server.transactions.transaction_share import (
 from pybroker.server.transactions.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.coordinator.ends.participants import CannotParticipate
+from pybroker.transaction.coordinator.ends.participants import CannotParticipate, TransactionEnd
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -394,8 +394,8 @@ async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnParti
             f"Transaction {txn_id} does not write to {topic}: there is nothing to end"
         )
     participants = session.services.participants
-    low_watermark = _low_watermark(command)
-    await _end(lambda: participants.end_on_partition(txn_id, topic, action, low_watermark))
+    end = TransactionEnd(txn_id, action, _low_watermark(command))
+    await _end(lambda: participants.end_on_partition(end, topic))
     done(session, command, txn_id)
 
 
@@ -412,8 +412,8 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
             "nothing to end"
         )
     participants = session.services.participants
-    low_watermark = _low_watermark(command)
-    await _end(lambda: participants.end_on_subscription(txn_id, topic, name, action, low_watermark))
+    end = TransactionEnd(txn_id, action, _low_watermark(command))
+    await _end(lambda: participants.end_on_subscription(end, topic, name))
     done(session, command, txn_id)
 
 

@@ -37,8 +37,18 @@ _GIVEN_UP_KEPT: Final = 100
 log = logging.getLogger(__name__)
 
 
+# None: the transaction has ended.
+Ending = Awaitable[object] | None
+
+
 class CannotParticipate(Exception):
     """A name was added to a transaction although it can never be a participant."""
+
+
+class TransactionEnd(NamedTuple):
+    txn_id: TxnId
+    action: TxnAction
+    low_watermark: int  # the coordinator's: all its transactions up to this local id have ended
 
 
 class Participants(Protocol):
@@ -51,23 +61,12 @@ class Participants(Protocol):
     """
 
     def end_on_partition(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None: ...
+        self, end: TransactionEnd, topic: str, not_later: bool = False
+    ) -> Ending: ...
 
     def end_on_subscription(
-        self,
-        txn_id: TxnId,
-        topic: str,
-        subscription: str,
-        action: TxnAction,
-        low_watermark: int,
-        not_later: bool = False,
-    ) -> Awaitable[object] | None: ...
+        self, end: TransactionEnd, topic: str, subscription: str, not_later: bool = False
+    ) -> Ending: ...
 
 
 class Participant(NamedTuple):
@@ -191,11 +190,11 @@ class _EndEverywhere:
         "_all_told",
         "_answering",
         "_decided",
+        "_end",
         "_ends",
         "_followed",
         "_has_turn",
         "_is_telling",
-        "_low_watermark",
         "_retrying",
         "_to_tell",
         "_told_later",
@@ -218,7 +217,7 @@ class _EndEverywhere:
             transaction.end = DecidedEnd()
         self._decided = transaction.end
         self.action = action
-        self._low_watermark = low_watermark
+        self._end = TransactionEnd(transaction.txn_id, action, low_watermark)
         self._followed: Callable[[], None] | None = None  # set once the decision is durable
         self._told_later: list[Participant] = []  # participants that could not be told before that
         self._to_tell: Iterator[Participant] = chain(
@@ -291,7 +290,7 @@ class _EndEverywhere:
         else:
             self._wait_for(participant, ending)
 
-    def _wait_for(self, participant: Participant, ending: Awaitable[object] | None) -> None:
+    def _wait_for(self, participant: Participant, ending: Ending) -> None:
         if ending is None:
             self.has_followed_now(participant, None)
         elif isinstance(ending, asyncio.Future):
@@ -301,15 +300,12 @@ class _EndEverywhere:
             self._answering += 1
             self._ends.tasks.start(self._first_time(participant, ending), f"end {self.txn_id}")
 
-    def start(self, participant: Participant, not_later: bool = False) -> Awaitable[object] | None:
-        txn_id, action, low_watermark = self.txn_id, self.action, self._low_watermark
+    def start(self, participant: Participant, not_later: bool = False) -> Ending:
         topic, subscription = participant
-        ends = self._ends.participants
+        participants = self._ends.participants
         if subscription is None:
-            return ends.end_on_partition(txn_id, topic, action, low_watermark, not_later)
-        return ends.end_on_subscription(
-            txn_id, topic, subscription, action, low_watermark, not_later
-        )
+            return participants.end_on_partition(self._end, topic, not_later)
+        return participants.end_on_subscription(self._end, topic, subscription, not_later)
 
     def _answered(self, participant: Participant, ending: "asyncio.Future[object]") -> None:
         error = ending.exception()
