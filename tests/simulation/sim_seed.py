@@ -81,6 +81,7 @@ class Simulation:
         self.readers: list[LiveReader] = []
         self.others: list[Process] = []  # of features: they work until they are stopped
         self.features = [self.feature(name)(self) for name in self.enabled]
+        self.has_begun = False  # what the features need at first is there
 
     # What the cluster's simulation overrides.
 
@@ -139,6 +140,7 @@ class Simulation:
         self._create_processes()
         for feature in self.features:
             feature.begin()
+        self.has_begun = True
         for process in self._processes():
             self.world.after(self.rng.random() * 0.5, process.start)
         for fault in self.scenario.faults:

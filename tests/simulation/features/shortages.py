@@ -28,8 +28,8 @@ class Shortages(Feature):
 
     def _fill(self) -> None:
         disk = self.broker.disk
-        if disk.capacity_bytes != disk.usual_capacity_bytes:
-            return  # it is full already
+        if disk.capacity_bytes != disk.usual_capacity_bytes or not self.simulation.has_begun:
+            return  # it is full already, or others create what they begin with
         self.count("disks full for a moment")
         disk.fill_up(self.rng.choice(ROOM_BYTES))
         self.world.after(self.rng.random() * self.rng.choice(MOST_S), disk.make_room)
