@@ -1,4 +1,5 @@
-"""Flink with its unmodified Pulsar connector: a cluster in one JVM, driven from Python by Py4J.
+"""Flink with its unmodified connectors for Pulsar and Kafka: a cluster in one JVM, driven from
+Python by Py4J.
 
 Jobs use only classes of Flink and its connector, so nothing needs to be compiled.
 """
@@ -69,6 +70,27 @@ class FlinkCluster:
             limit.setLong(option, transaction_ms)
             builder = builder.setConfig(limit)
         return builder.build()
+
+    def kafka_source(self, bootstrap: str, topic: str) -> Any:
+        """A source of strings from the topic's beginning."""
+        connector = self.flink.connector.kafka.source
+        builder = connector.KafkaSource.builder().setBootstrapServers(bootstrap)
+        builder = builder.setTopics(self._list(topic)).setGroupId("flink")
+        earliest = connector.enumerator.initializer.OffsetsInitializer.earliest()
+        schema = self.flink.api.common.serialization.SimpleStringSchema()
+        builder = builder.setStartingOffsets(earliest).setValueOnlyDeserializer(schema)
+        return builder.setProperty("isolation.level", "read_committed").build()
+
+    def kafka_sink(self, bootstrap: str, topic: str, transaction_ms: int) -> Any:
+        """An exactly-once sink: records become visible with their checkpoint."""
+        connector = self.flink.connector.kafka.sink
+        schema = self.flink.api.common.serialization.SimpleStringSchema()
+        records = connector.KafkaRecordSerializationSchema.builder().setTopic(topic)
+        builder = connector.KafkaSink.builder().setBootstrapServers(bootstrap)
+        builder = builder.setRecordSerializer(records.setValueSerializationSchema(schema).build())
+        guarantee = self.flink.connector.base.DeliveryGuarantee.EXACTLY_ONCE
+        builder = builder.setDeliveryGuarantee(guarantee).setTransactionalIdPrefix("copies")
+        return builder.setProperty("transaction.timeout.ms", str(transaction_ms)).build()
 
     @contextmanager
     def running(self, source: Any, sink: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ TIMEOUT_MS: Final = "60000"
 
 
 def newest_jars() -> list[Path]:
-    """Kafka 4.3: clients, tools and broker."""
+    """Kafka 4.3: clients, Kafka Streams, tools and broker."""
     return jars_of(JAVA / "kafka" / "pom.xml", "kafka")
 
 
@@ -21,9 +21,15 @@ def jars_of_3() -> list[Path]:
     return jars_of(JAVA / "kafka3" / "pom.xml", "kafka3")
 
 
+def spark_jars() -> list[Path]:
+    """Spark's Kafka source and sink."""
+    return jars_of(JAVA / "spark-kafka" / "pom.xml", "spark-kafka")
+
+
 def kafka_jars() -> None:
     newest_jars()
     jars_of_3()
+    spark_jars()
 
 
 def shell_tool(main: str, *words: str) -> str:

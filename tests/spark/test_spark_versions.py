@@ -11,16 +11,16 @@ from shutil import which
 from typing import Final
 
 import pytest
-from environments import EXTRAS, PROJECT, environment, oldest, run_tests
+from environments import (
+    ALLOWED_WITH_SPARK,
+    FOR_SPARK_TESTS,
+    environment,
+    oldest,
+    run_tests,
+    with_spark,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-FOR_TESTS: Final = (
-    *("pytest", "pytest-timeout", "hypothesis", "pulsar-client"),
-    *EXTRAS["compression"],
-    *EXTRAS["encryption"],
-    *EXTRAS["security"],
-)
 
 JAVAS_OF_MACOS: Final = Path("/Library/Java/JavaVirtualMachines")
 
@@ -50,16 +50,6 @@ SMOKE: Final = (
 )
 
 
-def allowed() -> list[str]:
-    """The versions that pyproject.toml allows, of all required packages."""
-    return [*PROJECT["dependencies"], *EXTRAS["spark"]]
-
-
-def with_spark(version: str) -> list[str]:
-    others = [each for each in allowed() if not each.startswith("pyspark")]
-    return [*others, f"pyspark=={version}"]
-
-
 def java_homes() -> dict[str, str]:
     """Java homes by version, from 17 on. The default Java is included only if there is no other."""
     # GitHub's machines set these variables; the folders are those of Linux and macOS.
@@ -81,7 +71,7 @@ def java_version(home: Path) -> int:
 
 
 def test_the_oldest_versions_that_are_allowed_do_the_same():
-    python = environment("oldest", [*oldest(allowed()), *FOR_TESTS])
+    python = environment("oldest", [*oldest(ALLOWED_WITH_SPARK), *FOR_SPARK_TESTS])
     ignored = [f"--ignore=tests/spark/{each}" for each in LEFT_OUT]
     left_out = f"not ({' or '.join(OF_SEVERAL_BATCHES)})"
     run_tests(python, "tests/spark", "-m", "not slow", *ignored, "-k", left_out)
@@ -89,7 +79,7 @@ def test_the_oldest_versions_that_are_allowed_do_the_same():
 
 @pytest.mark.parametrize("version", ["4.1.*"])
 def test_a_version_between_reads_and_writes(version):
-    python = environment(version.rstrip(".*"), [*with_spark(version), *FOR_TESTS])
+    python = environment(version.rstrip(".*"), with_spark(version))
     run_tests(python, "tests/spark", "-m", "spark and not slow", "-k", " or ".join(SMOKE))
 
 

@@ -14,6 +14,13 @@ from one_at_a_time import one_at_a_time
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
+ALLOWED_WITH_SPARK: Final[list[str]] = [*PROJECT["dependencies"], *EXTRAS["spark"]]
+FOR_SPARK_TESTS: Final = (
+    *("pytest", "pytest-timeout", "hypothesis", "pulsar-client"),
+    *EXTRAS["compression"],
+    *EXTRAS["encryption"],
+    *EXTRAS["security"],
+)
 _INSTALL_S: Final = 900
 
 
@@ -34,6 +41,12 @@ def environment(name: str, requirements: Sequence[str], base: Path | None = None
 def oldest(requirements: Sequence[str]) -> list[str]:
     """The oldest allowed versions."""
     return [each.partition(",")[0].replace(">=", "==") for each in requirements]
+
+
+def with_spark(version: str) -> list[str]:
+    """What pybroker needs with this version of PySpark, and its tests."""
+    others = [each for each in ALLOWED_WITH_SPARK if not each.startswith("pyspark")]
+    return [*others, f"pyspark=={version}", *FOR_SPARK_TESTS]
 
 
 def run_tests(python: Path, *arguments: str, **more: str) -> str:
