@@ -123,7 +123,8 @@ class Unloader(Process):
         for member in self.cluster.members:
             if member.serving and not member.is_stalled:
                 for topic in member.topics.loaded():
-                    if concerned(topic.name) and member.topics.ownership.owns(topic.name):
+                    placed = member.topics.place_of(topic.name)
+                    if concerned(placed) and member.topics.ownership.owns(topic.name):
                         found[id(topic)] = topic.name
                         self.cluster.kept.append(topic)  # so that no other topic gets its identity
         return found

@@ -31,6 +31,7 @@ from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.live_brokers import LiveBrokers
+from pybroker.cluster.others_of_parts import OthersOfParts
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.process import clustered
@@ -230,6 +231,22 @@ def few_copies_for_ever() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def former_brokers_keep_their_parts() -> Iterator[None]:
+    """A topic that is made scalable is loaded by its new broker while others still have it."""
+
+    async def nobody_is_asked(self: OthersOfParts, name: TopicName) -> None:
+        """Does nothing."""
+
+    with patch.object(OthersOfParts, "leave", nobody_is_asked):
+        yield
+
+
+def parts_stay_where_they_are() -> AbstractContextManager[Any]:
+    """The partitions of a topic that is made scalable stay in the bundles that they had."""
+    return patch.object(Cluster, "place_by", lambda self, place_of: None)
+
+
 BUGS: Final[dict[str, Bug]] = {
     "absence-is-believed": absence_is_believed,
     "any-bundle-is-given-back": any_bundle_is_given_back,
@@ -239,6 +256,7 @@ BUGS: Final[dict[str, Bug]] = {
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "few-copies-for-ever": few_copies_for_ever,
     "forgotten-logs-stay": forgotten_logs_stay,
+    "former-brokers-keep-their-parts": former_brokers_keep_their_parts,
     "former-bundles-stay": former_bundles_stay,
     "group-half-decided": grouping.group_half_decided,
     "halves-count-before-the-split": halves_count_before_the_split,
@@ -248,6 +266,7 @@ BUGS: Final[dict[str, Bug]] = {
     "members-are-told-once": grouping.members_are_told_once,
     "no-entry-by-timeout": no_entry_by_timeout,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
+    "parts-stay-where-they-are": parts_stay_where_they_are,
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,

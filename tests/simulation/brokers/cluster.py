@@ -115,7 +115,8 @@ class SimulatedCluster:
     def _owns(self, member: Member, name: TopicName) -> bool:
         if not member.topics.ownership.owns(name):
             return False
-        bundle = next(each for each in member.owned() if each.holds(name))
+        placed = member.topics.place_of(name)
+        bundle = next(each for each in member.owned() if each.holds(placed))
         stored = self.machines.tree.nodes.get(path_of(bundle))
         return stored is not None and stored.owner == member.session_id
 

@@ -13,6 +13,7 @@ from brokers.balancing import BalancedBundles, Unloading
 from brokers.conditions import AbsentBookies, LateMirrors, OwnIds, UnlikeSettings
 from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
+from brokers.migrating import Migrating
 from brokers.sending import SentBundles
 
 
@@ -96,7 +97,7 @@ ALL: Final[dict[str, type[Any]]] = {
         for each in (
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
             *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver, SentBundles),
-            *(LateMirrors, UnlikeSettings, OwnIds, AbsentBookies),
+            *(LateMirrors, UnlikeSettings, OwnIds, AbsentBookies, Migrating),
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
@@ -110,6 +111,7 @@ _BESIDE: Final = {
     OwnIds.name: 0.1,
     AbsentBookies.name: 0.1,
     "preparing": 0.2,
+    Migrating.name: 0.15,
 }
 # Hand-over refuses while there are prepared transactions, and their owners could not reach a broker
 # to decide.
