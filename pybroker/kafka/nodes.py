@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.names import TopicName
+from pybroker.kafka.advertised import advertised_urls
 from pybroker.kafka.session import Session
 
 NO_NODE: Final = -1
@@ -18,6 +20,11 @@ class Node:
     id: int
     host: str
     port: int
+
+    @classmethod
+    def at(cls, number: int, url: str) -> "Node":
+        parts = urlsplit(url)
+        return cls(number, parts.hostname or "", parts.port or 0)
 
 
 class Nodes(Protocol):
@@ -40,13 +47,17 @@ class AloneNode:
     """Implements Nodes for a broker without others."""
 
     def __init__(self, config: BrokerConfig) -> None:
+        """Raises BadListeners."""
         self._config = config
+        self._advertised = advertised_urls(config.kafka_advertised_listeners)
 
     @property
     def own_id(self) -> int:
         return ALONE_ID
 
     def seen_by(self, session: Session) -> list[Node]:
+        if url := self._advertised.get(session.is_encrypted):
+            return [Node.at(ALONE_ID, url)]
         host = self._config.advertised(session.local_host)
         return [Node(ALONE_ID, host, session.local_port)]
 

@@ -12,7 +12,6 @@ or without TLS), is no node for that client. What it serves has no leader: LISTE
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 from zlib import crc32
 
 from pybroker.base.errors import PulsarError
@@ -74,7 +73,7 @@ class SharedNodes:
         for broker_id, number in self._numbers.items():
             for is_encrypted, url in enumerate(addresses[broker_id]):
                 if url:
-                    self._nodes[bool(is_encrypted)][broker_id] = _node(number, url)
+                    self._nodes[bool(is_encrypted)][broker_id] = Node.at(number, url)
 
     async def leader_of(self, partition: TopicName, session: Session) -> Node:
         try:
@@ -98,11 +97,6 @@ class SharedNodes:
             self._unreachable.add(broker_id)
             log.warning("%s", why)
         return KafkaError(ErrorCode.LISTENER_NOT_FOUND, why)
-
-
-def _node(number: int, url: str) -> Node:
-    parts = urlsplit(url)
-    return Node(number, parts.hostname or "", parts.port or 0)
 
 
 def node_numbers(broker_ids: Iterable[str]) -> dict[str, int]:

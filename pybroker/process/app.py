@@ -31,7 +31,7 @@ from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.base.telemetry import wanted
-from pybroker.broker.brokers.ownership import BrokerAddress, KafkaAddress
+from pybroker.broker.brokers.ownership import NO_KAFKA, BrokerAddress
 from pybroker.broker.deduplication import Examinations
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.namespaces.permissions import Permissions
@@ -112,6 +112,7 @@ class Broker:
         self.admin_url = ""  # http://host:port, once it serves HTTP
         self.service_url_tls = self.admin_url_tls = ""  # pulsar+ssl://…, https://…
         self.kafka_url = self.kafka_url_tls = ""  # kafka://host:port, kafka+ssl://…
+        self._kafka_address = NO_KAFKA  # for clients
         self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
@@ -231,8 +232,7 @@ class Broker:
                 await self._start_http(http, https, parts)
             if self._membership is not None:
                 parts.push_async_callback(self._membership.leave)
-                kafka_address = KafkaAddress(self.kafka_url, self.kafka_url_tls)
-                await self._membership.join(self._address, self._listeners, kafka_address)
+                await self._membership.join(self._address, self._listeners, self._kafka_address)
             self._running = parts.pop_all()
 
     async def _finish_what_a_crash_left(self) -> None:
@@ -288,7 +288,7 @@ class Broker:
     async def _start_kafka(
         self, plain: Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack
     ) -> None:
-        from pybroker.process.kafka import kafka_listener
+        from pybroker.process.kafka import kafka_listener, told_address
 
         self._kafka = kafka_listener(
             self, self._services, self._clock, self._config, self._rng, self._membership
@@ -298,6 +298,7 @@ class Broker:
             self.kafka_url = self._url("kafka", address)
         if tls is not None:
             self.kafka_url_tls = self._url("kafka+ssl", tls.socket.getsockname())
+        self._kafka_address = told_address(self._config, self.kafka_url, self.kafka_url_tls)
 
     async def _start_http(
         self, plain: socket.socket | Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack

@@ -8,6 +8,8 @@ from typing import Protocol
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.brokers.ownership import KafkaAddress
+from pybroker.kafka.advertised import advertised_urls
 from pybroker.kafka.configs.group_configs import GroupConfigs
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.coordinator.limits import CoordinatorLimits
@@ -42,6 +44,12 @@ class Parts(Served, Protocol):
 
 def _certainty(membership: Membership | None) -> Callable[[], bool]:
     return lambda: membership is None or membership.is_certain
+
+
+def told_address(config: BrokerConfig, url: str, url_tls: str) -> KafkaAddress:
+    """What this broker tells of itself, of those kinds that it serves. Raises BadListeners."""
+    told = advertised_urls(config.kafka_advertised_listeners)
+    return KafkaAddress(url and told.get(False, url), url_tls and told.get(True, url_tls))
 
 
 def kafka_listener(

@@ -65,6 +65,7 @@ class BrokerConfig:
     web_service_port_tls: int | None = None
     kafka_service_port: int | None = None  # for Kafka's clients
     kafka_service_port_tls: int | None = None
+    kafka_advertised_listeners: str = ""  # empty: the address clients connected to
     advertised_address: str = ""  # empty: the address clients connected to; localhost for 127.0.0.1
     # Name:pulsar://host:port, comma-separated; empty: no named listeners.
     advertised_listeners: str = ""
