@@ -79,9 +79,9 @@ class KafkaListener:
     def _admit(self, connection: Connection) -> bool:
         return self._places.admit(connection, connection.session.address) is None
 
-    def _make_room(self, newcomer: Connection) -> None:
-        newcomer.close("it had sent no request when its place was needed for another connection")
-        self._places.forget(newcomer)
+    def _make_room(self, connection: Connection) -> None:
+        connection.close("it had sent no request when its place was needed for another connection")
+        self._places.forget(connection)
 
     async def _check_connections(self) -> None:
         while True:

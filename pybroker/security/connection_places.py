@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.machines import machine_of
 from pybroker.base.runtime import Seldom
-from pybroker.security.newcomers import Newcomers
+from pybroker.security.pending_connections import PendingConnections
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class ConnectionPlaces(Generic[T]):
         self._make_room = make_room
         self._machines: dict[T, str] = {}
         self._of_machine: Counter[str] = Counter()
-        self._newcomers = Newcomers[T]()
+        self._pending = PendingConnections[T]()
         refused = "refused a connection: "
         self._said = {
             IN_ALL: Seldom(log, f"{refused}%d are open ({IN_ALL})", self._most),
@@ -59,33 +59,33 @@ class ConnectionPlaces(Generic[T]):
             return refused
         self._machines[connection] = machine
         self._of_machine[machine] += 1
-        self._newcomers.came(connection, address)
+        self._pending.add(connection, address)
         return None
 
     def _refused(self, machine: str, address: str) -> str | None:
         if len(self._machines) >= self._most > 0:
-            newcomer = self._newcomers.oldest_where_most_are()
-            if newcomer is None:
+            oldest = self._pending.oldest_where_most_are()
+            if oldest is None:
                 return IN_ALL
-            self._make_room(newcomer)
+            self._make_room(oldest)
         if self._of_machine[machine] >= self._most_of_a_machine > 0:
-            newcomer = self._newcomers.oldest_of(address)
-            if newcomer is None:
+            oldest = self._pending.oldest_of(address)
+            if oldest is None:
                 return OF_A_MACHINE
-            self._make_room(newcomer)
+            self._make_room(oldest)
         return None
 
     def logged_in(self, connection: T) -> None:
         """It keeps its place from now on."""
-        self._newcomers.went(connection)
+        self._pending.remove(connection)
 
     def has_logged_in(self, connection: T) -> bool:
-        return connection not in self._newcomers
+        return connection not in self._pending
 
     def forget(self, connection: T) -> bool:
         """Whether it had a place. May be repeated."""
         machine = self._machines.pop(connection, None)
-        self._newcomers.went(connection)
+        self._pending.remove(connection)
         if machine is None:
             return False
         self._of_machine[machine] -= 1

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.base.runtime import break_cycles_of
-from pybroker.security.newcomers import Newcomers
+from pybroker.security.pending_connections import PendingConnections
 from pybroker.security.tls_contexts import TlsContexts
 
 # Connections whose ClientHello is incomplete: only for a moment, as a client sends it at once.
@@ -68,7 +68,10 @@ class TlsAcceptor:
         # One buffer for all: filled and emptied within one callback.
         self.buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._new_protocol = new_protocol
-        self._silent, self._answered = Newcomers[TlsConnection](), Newcomers[TlsConnection]()
+        self._silent, self._answered = (
+            PendingConnections[TlsConnection](),
+            PendingConnections[TlsConnection](),
+        )
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_silent, self._most_answered = most_handshakes(
             descriptors if descriptors != resource.RLIM_INFINITY else sys.maxsize
@@ -83,31 +86,31 @@ class TlsAcceptor:
 
     def began(self, connection: "TlsConnection", address: str) -> None:
         self._make_room(self._silent, self._most_silent)
-        self._silent.came(connection, address)
+        self._silent.add(connection, address)
 
     def answered(self, connection: "TlsConnection", address: str) -> None:
         """Called when the first ClientHello of the connection has arrived."""
-        self._silent.went(connection)
+        self._silent.remove(connection)
         self._make_room(self._answered, self._most_answered)
-        self._answered.came(connection, address)
+        self._answered.add(connection, address)
 
-    def _make_room(self, newcomers: "Newcomers[TlsConnection]", most: int) -> None:
-        if len(newcomers) < most:
+    def _make_room(self, pending: "PendingConnections[TlsConnection]", most: int) -> None:
+        if len(pending) < most:
             return
-        oldest = newcomers.oldest_where_most_are()
+        oldest = pending.oldest_where_most_are()
         if oldest is not None:
             oldest.abort()
-            newcomers.went(oldest)
+            pending.remove(oldest)
 
     def ended(self, connection: "TlsConnection") -> None:
-        self._silent.went(connection)
-        self._answered.went(connection)
+        self._silent.remove(connection)
+        self._answered.remove(connection)
 
     def close(self) -> None:
-        for newcomers in (self._silent, self._answered):
-            while (connection := newcomers.oldest_where_most_are()) is not None:
+        for pending in (self._silent, self._answered):
+            while (connection := pending.oldest_where_most_are()) is not None:
                 connection.abort()
-                newcomers.went(connection)
+                pending.remove(connection)
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):

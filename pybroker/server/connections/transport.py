@@ -97,9 +97,9 @@ class BrokerServer:
         self._services.counts.connections_logged_in += 1
         self._places.logged_in(session)
 
-    def _make_room(self, newcomer: Session) -> None:
-        newcomer.close("it had not logged in when its place was needed for another connection")
-        self._forget(newcomer)
+    def _make_room(self, connection: Session) -> None:
+        connection.close("it had not logged in when its place was needed for another connection")
+        self._forget(connection)
 
     def _forget(self, session: Session) -> None:
         counts, logged_in = self._services.counts, self._places.has_logged_in(session)

@@ -178,7 +178,7 @@ class CommitOrderBuffer:
         done: Appended,
         sent: bytes | None = None,
     ) -> None:
-        """Like LogOrderBuffer.append. `done` receives the position in the side log: the position in
+        """As TopicTransactions.append; but `done` receives the position in the side log: that in
         the topic's log is not known before the commit.
         """
         try:

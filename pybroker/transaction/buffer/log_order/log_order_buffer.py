@@ -142,12 +142,7 @@ class LogOrderBuffer:
         done: Appended,
         sent: bytes | None = None,
     ) -> None:
-        """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
-        is deduplication's data to store with them.
-
-        Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
-        TransactionNotFound, TransactionCoordinatorNotFound.
-        """
+        """As TopicTransactions.append."""
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
@@ -202,12 +197,7 @@ class LogOrderBuffer:
     def end(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[Marked] | None":
-        """End the transaction here. Durable and in effect when the future completes; None: the
-        transaction never wrote here, or has ended.
-
-        Fails with the log's errors; then retry. The future is shared: do not cancel it.
-        `not_later`: raises WouldWait if the marker cannot be queued in the storage in this turn.
-        """
+        """As TopicTransactions.end."""
         transaction = self._open.get(txn_id)
         ending = None
         if transaction is not None:

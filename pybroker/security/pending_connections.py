@@ -11,33 +11,33 @@ from pybroker.base.machines import machine_of
 T = TypeVar("T")
 
 
-class Newcomers(Generic[T]):
+class PendingConnections(Generic[T]):
     def __init__(self) -> None:
         self._machine_of: dict[T, str] = {}
         self._of_machine: dict[str, dict[T, None]] = {}  # the oldest first
-        self._with: dict[int, dict[str, None]] = {}  # machines, by the number of their newcomers
+        self._with: dict[int, dict[str, None]] = {}  # machines, by the number of their connections
         self._most = 0
 
     def __len__(self) -> int:
         return len(self._machine_of)
 
-    def __contains__(self, newcomer: object) -> bool:
-        return newcomer in self._machine_of
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._machine_of
 
-    def came(self, newcomer: T, address: str) -> None:
+    def add(self, connection: T, address: str) -> None:
         machine = machine_of(address)
-        self._machine_of[newcomer] = machine
+        self._machine_of[connection] = machine
         same = self._of_machine.setdefault(machine, {})
-        same[newcomer] = None
+        same[connection] = None
         self._move(machine, len(same) - 1, len(same))
 
-    def went(self, newcomer: T) -> None:
-        """Called when a newcomer has logged in or closed. May be repeated."""
-        machine = self._machine_of.pop(newcomer, None)
+    def remove(self, connection: T) -> None:
+        """It has logged in or closed. Idempotent."""
+        machine = self._machine_of.pop(connection, None)
         if machine is None:
             return
         same = self._of_machine[machine]
-        del same[newcomer]
+        del same[connection]
         if not same:
             del self._of_machine[machine]
         self._move(machine, len(same) + 1, len(same))
@@ -52,12 +52,8 @@ class Newcomers(Generic[T]):
         if after > self._most or self._most not in self._with:
             self._most = after
 
-    def of_machine(self, address: str) -> int:
-        """The number of newcomers of the machine with this address."""
-        return len(self._of_machine.get(machine_of(address), ()))
-
     def oldest_of(self, address: str) -> T | None:
-        """The oldest newcomer of the machine with this address; None if it has none."""
+        """The oldest one of the machine with this address; None if it has none."""
         return next(iter(self._of_machine.get(machine_of(address), ())), None)
 
     def oldest_where_most_are(self) -> T | None:

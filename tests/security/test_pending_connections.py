@@ -5,52 +5,51 @@ from collections import Counter
 
 import pytest
 
-from pybroker.security.newcomers import Newcomers
+from pybroker.security.pending_connections import PendingConnections
 
 
 def test_the_machine_with_most_loses_its_oldest() -> None:
-    newcomers = Newcomers[str]()
+    pending = PendingConnections[str]()
     for name, address in (("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.2")):
-        newcomers.came(name, address)
-    assert newcomers.oldest_where_most_are() == "b"
-    assert newcomers.oldest_of("10.0.0.1") == "a"
-    assert newcomers.oldest_of("10.0.0.9") is None
+        pending.add(name, address)
+    assert pending.oldest_where_most_are() == "b"
+    assert pending.oldest_of("10.0.0.1") == "a"
+    assert pending.oldest_of("10.0.0.9") is None
 
 
 def test_a_machine_has_its_ipv6_addresses_together() -> None:
-    newcomers = Newcomers[int]()
-    newcomers.came(0, "fd00:2::1")
+    pending = PendingConnections[int]()
+    pending.add(0, "fd00:2::1")
     for number in range(1, 10):
-        newcomers.came(number, f"fd00:1::{number:x}")
-    assert newcomers.of_machine("fd00:1::ffff") == 9
-    assert newcomers.oldest_where_most_are() == 1
+        pending.add(number, f"fd00:1::{number:x}")
+    assert pending.oldest_where_most_are() == 1
 
 
-def test_nobody_is_there() -> None:
-    newcomers = Newcomers[str]()
-    newcomers.went("never came")
-    assert newcomers.oldest_where_most_are() is None
-    newcomers.came("a", "10.0.0.1")
-    newcomers.went("a")
-    newcomers.went("a")
-    assert newcomers.oldest_where_most_are() is None
-    assert len(newcomers) == 0
+def test_none_is_pending() -> None:
+    pending = PendingConnections[str]()
+    pending.remove("never came")
+    assert pending.oldest_where_most_are() is None
+    pending.add("a", "10.0.0.1")
+    pending.remove("a")
+    pending.remove("a")
+    assert pending.oldest_where_most_are() is None
+    assert len(pending) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_as_a_search_would_say(seed: int) -> None:
     randomly = random.Random(seed)
-    newcomers, there = Newcomers[int](), dict[int, str]()
+    pending, there = PendingConnections[int](), dict[int, str]()
     for number in range(500):
         if there and randomly.random() < 0.45:
             gone = randomly.choice(list(there))
             del there[gone]
-            newcomers.went(gone)
+            pending.remove(gone)
         else:
             there[number] = f"10.0.0.{randomly.randrange(8)}"
-            newcomers.came(number, there[number])
+            pending.add(number, there[number])
         counts = Counter(there.values())
-        oldest = newcomers.oldest_where_most_are()
+        oldest = pending.oldest_where_most_are()
         if not there:
             assert oldest is None
             continue
