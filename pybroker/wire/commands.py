@@ -279,10 +279,10 @@ def topics_of_namespace(request_id: int, encoded: bytes) -> bytes:
     return _with_first_number(_TOPICS_HEAD, request_id, encoded)
 
 
-def encode_topic_change(came: Sequence[str], went: Sequence[str], topics_hash: str) -> bytes:
+def encode_topic_change(added: Sequence[str], removed: Sequence[str], topics_hash: str) -> bytes:
     """An update without its watcher id: the same for every watcher."""
     return pb.CommandWatchTopicUpdate(
-        new_topics=came, deleted_topics=went, topics_hash=topics_hash
+        new_topics=added, deleted_topics=removed, topics_hash=topics_hash
     ).SerializePartialToString()
 
 

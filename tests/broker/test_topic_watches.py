@@ -39,7 +39,7 @@ class World:
             await self.factory.delete(TopicName.parse(name).ledger_name)
 
     def told(self, change: Change) -> None:
-        self.heard.append((locals_of(change.came), locals_of(change.went)))
+        self.heard.append((locals_of(change.added), locals_of(change.removed)))
         self.hashes.append(change.hash)
 
     async def watch(self, text: str) -> list[str]:

@@ -24,7 +24,6 @@ MAX_LINES = 500
 # Longer files, each with the reason why it is one thing.
 ONE_THING = {
     "pybroker/cluster/bundle_ownership.py": "the states of a bundle, one machine",
-    "pybroker/transaction/buffer/log_order/log_order_buffer.py": "the order of steps of PIP-31",
 }
 MAX_MODULE_DOCSTRING_LINES = 20
 

@@ -46,8 +46,8 @@ class Scales(Protocol):
 class _Reading:
     topic: Topic
     at_s: float
-    came: tuple[int, int]  # messages, bytes
-    went: dict[Consumer, tuple[int, int]]
+    received: tuple[int, int]  # messages, bytes
+    delivered: dict[Consumer, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -180,18 +180,18 @@ class AutoScaler:
 
 def _read(topic: Topic, now_s: float) -> _Reading:
     consumers = (each for of in topic.subscriptions.values() for each in of.consumers)
-    went = {each: (each.messages_out, each.bytes_out) for each in consumers}
-    return _Reading(topic, now_s, (topic.messages_in, topic.bytes_in), went)
+    delivered = {each: (each.messages_out, each.bytes_out) for each in consumers}
+    return _Reading(topic, now_s, (topic.messages_in, topic.bytes_in), delivered)
 
 
 def _between(last: _Reading, now: _Reading) -> Load:
     """What a consumer got that has left meanwhile is not counted."""
-    came = [new - old for new, old in zip(now.came, last.came, strict=True)]
-    before = (last.went.get(each, (0, 0)) for each in now.went)
-    went = [
+    received = [new - old for new, old in zip(now.received, last.received, strict=True)]
+    before = (last.delivered.get(each, (0, 0)) for each in now.delivered)
+    delivered = [
         (new[0] - old[0], new[1] - old[1])
-        for new, old in zip(now.went.values(), before, strict=True)
+        for new, old in zip(now.delivered.values(), before, strict=True)
     ]
-    counts = *came, sum(each[0] for each in went), sum(each[1] for each in went)
+    counts = *received, sum(each[0] for each in delivered), sum(each[1] for each in delivered)
     passed_s = now.at_s - last.at_s
     return Load(*(count / passed_s for count in counts))

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Change(Protocol):
-    def __call__(self, came: Sequence[str], went: Sequence[str]) -> None: ...
+    def __call__(self, added: Sequence[str], removed: Sequence[str]) -> None: ...
 
 
 Wanted = Mapping[str, str]
@@ -111,10 +111,10 @@ class ScalableTopicWatches:
             return
         before, watch.seen = watch.seen, now
         there, remaining = set(before.names), set(now.names)
-        came = [name for name in now.names if name not in there]
-        went = [name for name in before.names if name not in remaining]
-        if (came or went) and self._watches.get(watch.told) is watch:
-            watch.told(came, went)
+        added = [name for name in now.names if name not in there]
+        removed = [name for name in before.names if name not in remaining]
+        if (added or removed) and self._watches.get(watch.told) is watch:
+            watch.told(added, removed)
 
     async def _now(self, watch: _Watch) -> TopicList:
         found, pace = [], Pace(_NAMES_A_TURN)

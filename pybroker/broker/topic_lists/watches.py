@@ -35,8 +35,8 @@ MAX_NAMES: Final = 10_000_000
 class Change:
     """`hash` is the hash of all names that the pattern selects now."""
 
-    came: Sequence[str]
-    went: Sequence[str]
+    added: Sequence[str]
+    removed: Sequence[str]
     hash: str
 
 
@@ -166,10 +166,10 @@ class TopicWatches:
                 feed.changed = False
                 before, now = feed.seen, await self._now(namespace)
                 feed.seen = now
-                came = [] if now is before else _difference(now.names, before.names)
-                went = [] if now is before else _difference(before.names, now.names)
-                for selection in list(feed.selections.values()) if came or went else ():
-                    await _tell(selection, came, went, pace)
+                added = [] if now is before else _difference(now.names, before.names)
+                removed = [] if now is before else _difference(before.names, now.names)
+                for selection in list(feed.selections.values()) if added or removed else ():
+                    await _tell(selection, added, removed, pace)
         finally:
             feed.looking = False
 
@@ -188,25 +188,25 @@ async def _start(feed: _Feed, pattern: "TopicPattern") -> _Selection:
     while feed.seen is not looked_at:
         before, looked_at = looked_at, feed.seen
         found.difference_update(_difference(before.names, looked_at.names))
-        came = _difference(looked_at.names, before.names)
-        found.update(await selected(came, pattern, pace))
+        added = _difference(looked_at.names, before.names)
+        found.update(await selected(added, pattern, pace))
     topics = TopicList(sorted(found))
     return feed.selections.setdefault(pattern.text, _Selection(pattern, topics))
 
 
 async def _tell(
-    selection: _Selection, came: Sequence[str], went: Sequence[str], pace: Pace
+    selection: _Selection, added: Sequence[str], removed: Sequence[str], pace: Pace
 ) -> None:
-    came = await selected(came, selection.pattern, pace)
-    went = await selected(went, selection.pattern, pace)
-    if not (came or went):
+    added = await selected(added, selection.pattern, pace)
+    removed = await selected(removed, selection.pattern, pace)
+    if not (added or removed):
         return
-    gone = set(went)
+    gone = set(removed)
     left = [name for name in selection.topics.names if name not in gone]
-    selection.topics = TopicList(sorted(dict.fromkeys([*left, *came])))  # nearly sorted already
-    change = Change(came, went, selection.topics.hash)
+    selection.topics = TopicList(sorted(dict.fromkeys([*left, *added])))  # nearly sorted already
+    change = Change(added, removed, selection.topics.hash)
     for told in list(selection.told):
         if told in selection.told:  # the watch may have ended meanwhile
             told(change)
-        await pace.step((len(came) + len(went)) * _STEPS_A_NAME)
+        await pace.step((len(added) + len(removed)) * _STEPS_A_NAME)
     await pace.step(len(left))

@@ -38,8 +38,8 @@ class TopicsWatch:
     def end(self) -> None:
         self._session.services.scalable.watches.end(self._told)
 
-    def _tell(self, came: Sequence[str], went: Sequence[str]) -> None:
-        diff = pb.ScalableTopicsDiff(added=came, removed=went)
+    def _tell(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        diff = pb.ScalableTopicsDiff(added=added, removed=removed)
         self._send(pb.CommandWatchScalableTopicsUpdate(watch_id=self._id, diff=diff))
 
     def _send(self, update: pb.CommandWatchScalableTopicsUpdate) -> None:

@@ -53,4 +53,4 @@ class Watcher:
 @lru_cache(maxsize=8)
 def _encoded(change: Change) -> bytes:
     """The same for every watcher."""
-    return commands.encode_topic_change(change.came, change.went, change.hash)
+    return commands.encode_topic_change(change.added, change.removed, change.hash)
