@@ -90,9 +90,10 @@ class Clients:
                 break
         return sorted(found)
 
-    def share_consumer(self, group: str) -> Any:
+    def share_consumer(self, group: str, **more: str) -> Any:
         """Of the topic with the group's name."""
-        settings = self._settings(group_id=group, share_acknowledgement_mode="explicit")
+        given = {"group_id": group, "share_acknowledgement_mode": "explicit"}
+        settings = self._settings(**{**given, **more})
         made = self.api.consumer.KafkaShareConsumer(settings)
         made.subscribe([group])
         return made
@@ -115,6 +116,20 @@ class Clients:
             consumer.commitSync()
             if len(found) >= count:
                 break
+        return found
+
+    def deliveries(self, consumer: Any, count: int) -> dict[str, int]:
+        """The numbers of the first `count` deliveries, none of which was decided but the last."""
+        duration = self._gateway.jvm.java.time.Duration
+        found: dict[str, int] = {}
+        for _ in range(WAIT_S * 5):
+            records = consumer.poll(duration.ofMillis(200)).iterator()
+            while records.hasNext():
+                record = records.next()
+                found[record.value()] = record.deliveryCount().get()
+                if len(found) == count:
+                    return found
+                consumer.acknowledge(record)
         return found
 
     def positions(self, consumer: Any) -> Any:
@@ -277,4 +292,32 @@ def test_share_consumers_accept_release_and_reject(
     third.close()
     shell_tool(SHARE_GROUPS, *server, "--delete", "--group", topic)
     assert topic not in shell_tool(SHARE_GROUPS, *server, "--list")
+    admin.close()
+
+
+def test_a_share_consumer_that_wants_single_records_and_dies_takes_no_others_with_it(
+    share_gateway: Any, broker: RunningBroker
+) -> None:
+    """One batch has them all. What was never handed out is delivered for the first time."""
+    topic, deliveries = "single-records", 5
+    clients, admin = (
+        Clients(share_gateway, broker),
+        OfficialAdmin(share_gateway, broker.kafka_bootstrap),
+    )
+    admin.create(topic, 1)
+    admin.set_group_config(topic, "share.auto.offset.reset", "earliest")
+    producer = clients.producer(topic)
+    producer.beginTransaction()
+    for each in range(4):
+        clients.send(producer, topic, str(each))
+    producer.commitTransaction()
+    producer.close()
+    single = {"share_acquire_mode": "record_limit", "max_poll_records": "1"}
+    for count in range(1, deliveries + 1):
+        dying = clients.share_consumer(topic, **single)
+        assert clients.deliveries(dying, 1) == {"0": count}
+        dying.close()
+    last = clients.share_consumer(topic, **single)
+    assert clients.deliveries(last, 3) == {"1": 1, "2": 1, "3": 1}
+    last.close()
     admin.close()
