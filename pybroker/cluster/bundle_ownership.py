@@ -37,8 +37,8 @@ from pybroker.broker.brokers.ownership import (
     BeingReleased,
     BrokerAddress,
     Bundle,
-    Came,
-    Goes,
+    OnAcquired,
+    OnReleased,
     OtherOwner,
 )
 from pybroker.cluster.boundaries import ROOT as DIVISIONS
@@ -90,8 +90,8 @@ class BundleOwnership:
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
         self._promises = Promises(brokers)
         self._refreshing = SharedRounds(self._refresh)
-        self._came: list[Came] = []
-        self._goes: list[Goes] = []
+        self._on_acquired: list[OnAcquired] = []
+        self._on_released: list[OnReleased] = []
         self._value = b""  # of the nodes of this broker's bundles; empty: it takes no bundle
         boundaries.on_change = self._divided_anew
 
@@ -159,9 +159,9 @@ class BundleOwnership:
             await self._zookeeper.sync(ROOT)
             await self._caught_up()
 
-    def on_change(self, came: Came, goes: Goes) -> None:
-        self._came.append(came)
-        self._goes.append(goes)
+    def on_change(self, acquired: OnAcquired, released: OnReleased) -> None:
+        self._on_acquired.append(acquired)
+        self._on_released.append(released)
 
     # --- requests of administrators
 
@@ -299,8 +299,8 @@ class BundleOwnership:
             if self._states.get(bundle) is BundleState.ACQUIRING:
                 del self._states[bundle]
         log.info("serves %s", bundle)
-        for came in self._came:
-            came(bundle)
+        for acquired in self._on_acquired:
+            acquired(bundle)
         if not self._boundaries.is_current(bundle):  # changed since the node was created
             self._divided_anew(bundle.namespace)
         return None
@@ -426,9 +426,9 @@ class BundleOwnership:
             log.warning("%s: topics did not close within %g s", bundle, RELEASE_S)
 
     async def _close_all(self, bundle: Bundle) -> None:
-        for goes in self._goes:
+        for released in self._on_released:
             try:
-                await goes(bundle)
+                await released(bundle)
             except Exception:  # after any error, the rest must still be closed
                 log.exception("%s did not close cleanly", bundle)
 

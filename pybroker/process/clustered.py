@@ -156,11 +156,11 @@ class ClusterMembership:
         self._metadata.watch(partitions_key(COORDINATOR_ASSIGN), lambda _: count_again())
         foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)
 
-        def came(bundle: Bundle) -> None:
+        def acquired(bundle: Bundle) -> None:
             topics.deletions.finish_of(lambda name: bundle.holds(topics.place_of(name)))
             foreign_policies.look(bundle.namespace)
 
-        self.ownership.on_change(came, broker.kafka_offsets.release)
+        self.ownership.on_change(acquired, broker.kafka_offsets.release)
         self.ownership.on_change(do_nothing, partial(release_topics, broker.topics, broker.ledgers))
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
         self.finishing = Finishing(

@@ -74,16 +74,16 @@ class OtherOwner(NamedTuple):
 
 
 # Called when a bundle was acquired: its topics may be loaded from now on.
-Came = Callable[[Bundle], None]
+OnAcquired = Callable[[Bundle], None]
 # Called when a bundle is given up: `owns` is already False. When this returns, nothing of the
 # bundle is in use.
-Goes = Callable[[Bundle], Awaitable[None]]
+OnReleased = Callable[[Bundle], Awaitable[None]]
 
 
 class Ownership(Protocol):
     def owns(self, name: TopicName) -> bool:
-        """Whether this broker serves the topic now. This can end at every await; then `Goes` is
-        called, unless the session is lost, which ends the process.
+        """Whether this broker serves the topic now. This can end at every await; then `OnReleased`
+        is called, unless the session is lost, which ends the process.
         """
         ...
 
@@ -112,7 +112,7 @@ class Ownership(Protocol):
         """
         ...
 
-    def on_change(self, came: Came, goes: Goes) -> None:
+    def on_change(self, acquired: OnAcquired, released: OnReleased) -> None:
         """Both are called on the loop, in the order in which they were added."""
         ...
 
@@ -135,7 +135,7 @@ class Alone:
     async def refreshed(self) -> None:
         """There are no other brokers."""
 
-    def on_change(self, came: Came, goes: Goes) -> None:
+    def on_change(self, acquired: OnAcquired, released: OnReleased) -> None:
         """Nothing ever changes."""
 
 

@@ -142,7 +142,7 @@ class Controllers:
         self._grace_s = grace_s
         self._groups: dict[GroupKey, _Group] = {}
         self._told_of: dict[_Group, Callable[[Layout], None]] = {}
-        ownership.on_change(lambda _: None, self._goes)
+        ownership.on_change(lambda _: None, self._released)
         topics.scalable.on_rewound(self.rewound)
         self._measures = topics.scalable.measures
         self._measures.consumers, self._measures.blocked = self._consumers, self._blocked
@@ -284,7 +284,7 @@ class Controllers:
             del self._groups[group.key]
             self._layouts.end(group.key.topic, self._told_of.pop(group))
 
-    async def _goes(self, bundle: Bundle) -> None:
+    async def _released(self, bundle: Bundle) -> None:
         for group in [each for each in self._groups.values() if bundle.holds(each.key.topic)]:
             self._dismiss(group, "moves to another broker")
             self._forget_unused(group)

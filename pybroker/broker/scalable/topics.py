@@ -105,9 +105,9 @@ class ScalableTopics:
         self.members_of: GroupsOf = lambda topic: ()
         self.parts = Parts(topics, self, factory)
         self._tasks = Tasks("scalable topics")
-        topics.ownership.on_change(lambda _: None, self._goes)
+        topics.ownership.on_change(lambda _: None, self._released)
 
-    async def _goes(self, bundle: Bundle) -> None:
+    async def _released(self, bundle: Bundle) -> None:
         """Another broker carries its topics' records out. If it comes back, nothing is known."""
         for name in filter(bundle.holds, list(self._in_place)):
             self._forget(name)

@@ -58,7 +58,7 @@ class SharedCoordinators:
         self.remote = RemoteCoordinators(self._serves, self._ask, clock)
         groups = SharedGroups(ownership, peers, self._ask)
         coordinators.share_with(self.remote, groups, fencing)
-        ownership.on_change(self._came, self._goes)
+        ownership.on_change(self._acquired, self._released)
 
     def count_again(self) -> None:
         """Call it when the cluster's number of coordinators may have changed."""
@@ -78,12 +78,12 @@ class SharedCoordinators:
 
     # Ownership
 
-    def _came(self, bundle: Bundle) -> None:
+    def _acquired(self, bundle: Bundle) -> None:
         self.remote.forget_open()
         for coordinator_id in self._in(bundle):
             self._coordinators.take(coordinator_id)
 
-    async def _goes(self, bundle: Bundle) -> None:
+    async def _released(self, bundle: Bundle) -> None:
         for coordinator_id in self._in(bundle):
             await self._coordinators.release(coordinator_id)
 

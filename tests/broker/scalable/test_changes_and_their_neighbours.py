@@ -176,9 +176,9 @@ def test_a_topic_that_comes_back_to_a_broker_is_carried_out_anew() -> None:
         await scalable.create(ORDERS)
         await scalable.split(ORDERS, 0)
         assert scalable.owned() == [ORDERS]
-        await scalable._goes(Bundle("public/other", 0, LAST_HASH))
+        await scalable._released(Bundle("public/other", 0, LAST_HASH))
         assert scalable.owned() == [ORDERS]
-        await scalable._goes(Bundle("public/default", 0, LAST_HASH))
+        await scalable._released(Bundle("public/default", 0, LAST_HASH))
         assert scalable.owned() == []
         await scalable.settled(ORDERS)
         assert scalable.owned() == [ORDERS]
