@@ -21,7 +21,7 @@ CASES = {
     "end-without-the-bundle-is-ok": (("restless bundles",), 16, "STILL OPEN"),
     "few-copies-for-ever": (("absent bookies",), 2, "FEW COPIES"),
     "forgotten-logs-stay": (("copying", "restless bundles"), 32, "STUCK"),
-    "former-brokers-keep-their-parts": (("migrating over brokers",), 7, "UNHANDLED"),
+    "former-brokers-keep-their-parts": (("migrating over brokers",), 2, "UNHANDLED"),
     "former-bundles-stay": (("administration",), 1, "LEFT"),
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),

@@ -1,6 +1,6 @@
 """An ordinary topic whose partitions several brokers serve is made scalable while writers write to
-it, bundles move, and brokers die. It is decided once, and a subscription that nobody uses meanwhile
-loses nothing.
+it, bundles move, and brokers die; then it is split and merged. Each is decided once, and a
+subscription that nobody uses meanwhile loses nothing.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from features.feature import Feature
 
 from brokers.administering import Unanswered, ask
 from pybroker.base.names import any_topic
+from pybroker.broker.brokers.other_brokers import Reply
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
 
@@ -21,7 +22,7 @@ NAME: Final = ORDINARY.scalable_name
 AWAY: Final = "away"
 KEYS: Final = 6
 SILENCE_MS: Final = 20_000  # after it, there is nothing more
-_PATH: Final = "scalable/public/default/moves/migrate?force=true"
+_PATH: Final = "scalable/public/default/moves"
 _CONFLICT: Final = 409
 
 
@@ -46,23 +47,47 @@ class Writer(Process):
 
 
 class Migrator(Process):
+    """Makes the topic scalable; afterwards splits and merges it. Asks any broker."""
+
     def __init__(self, *args: Any, cluster: Any) -> None:
         super().__init__(*args)
         self.cluster = cluster
+        self.is_scalable = False
+        self.left = self.rng.choice((0, 1, 4))  # changes of its segments
 
     async def work(self, client: Any) -> None:
         await self.pause(8.0)
-        while True:
-            try:
-                reply = await ask(self.cluster, "POST", _PATH)
-            except Unanswered as why:
-                self.note(f"migration: {why}")
-            else:
-                self.note(f"migration: {reply.status} {reply.body[:100]!r}")
-                self.history.counts[f"migration over brokers: {reply.status}"] += 1
-                if reply.is_done or (reply.status == _CONFLICT and b"exists" in reply.body):
-                    return
+        while not self.is_scalable:
+            reply = await self._ask("POST", "migrate?force=true", "migration")
+            self.is_scalable = reply.is_done or b"exists" in reply.body
             await self.pause(1.0)
+        while self.left:
+            self.left -= 1
+            await self._change()
+            await self.pause(3.0)
+
+    async def _change(self) -> None:
+        record = (await self._ask("GET", "", "record")).json() or {"segments": {}}
+        active = [each for each in record["segments"].values() if each["active"]]
+        active.sort(key=lambda each: each["hashRange"]["start"])
+        if not active:
+            return
+        at = self.rng.randrange(len(active))
+        one, other = (active[each]["segmentId"] for each in (at, max(0, at - 1)))
+        if one != other and self.rng.random() < 0.5:
+            await self._ask("POST", f"merge/{one}/{other}", "merge")
+        else:
+            await self._ask("POST", f"split/{one}", "split")
+
+    async def _ask(self, method: str, path: str, what: str) -> Reply:
+        try:
+            reply = await ask(self.cluster, method, f"{_PATH}/{path}".removesuffix("/"))
+        except Unanswered as why:
+            self.note(f"{what}: {why}")
+            return Reply(0)
+        self.note(f"{what}: {reply.status} {reply.body[:100]!r}")
+        self.history.counts[f"{what} over brokers: {reply.status}"] += 1
+        return reply
 
 
 class Migrating(Feature):
