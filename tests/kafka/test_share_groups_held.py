@@ -1,5 +1,6 @@
 """Share groups: what a member holds up, and what it must not."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,39 @@ def test_a_record_that_kills_each_member_is_given_up_alone(
     assert last.fetch().counts == {1: 1, 2: 1}
     last.say((1, 2, [RELEASE]))
     assert last.fetch().counts == {1: 2, 2: 2}
+
+
+def test_a_member_is_told_of_a_failure_at_once_and_then_as_often_as_it_may_wait(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    """It asks again at once, as long as somebody has the subscription for itself, for instance."""
+    filled(raw, "taken", b"a")
+    client = pulsar.Client(running.service_url)
+    alone = client.subscribe("taken-partition-0", "taken")
+    member = ShareMember(raw, "taken", "A", "taken")
+    assert member.fetch(wait_ms=30_000).error != 0
+    asked_s = time.monotonic()
+    assert member.fetch(wait_ms=300).error != 0
+    assert time.monotonic() - asked_s >= 0.29
+    alone.close()
+    assert produce(raw, "taken", batch(b"free"))[0] == 0
+    assert member.fetch(wait_ms=30_000).texts == ["free"]
+    client.close()
+
+
+def test_a_partition_that_fails_does_not_keep_others_from_waiting(
+    running: RunningBroker, raw: RawKafka, other: RawKafka
+) -> None:
+    one_record_each(raw, "others", 2)
+    member = ShareMember(raw, "others", "A", "others")
+    assert fetched_of(member, 3, records=10, wait_ms=30_000) == {0, 1}, "there is no partition 2"
+    assert member.say((0, 0, [ACCEPT])).ack_error == 0
+    body = {"group_id": "others", "member_id": "A", "share_session_epoch": member.epoch}
+    body |= {"max_wait_ms": 30_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": []}
+    raw.send(SHARE_FETCH, 2, body | {"max_records": 10, "batch_size": 10})
+    assert produce(other, "others", batch(b"later"))[0] == 0
+    (found,) = raw.receive()["responses"]
+    assert {0, 2} == {each["partition_index"] for each in found["partitions"]}
 
 
 def test_nothing_is_converted_for_members_alone_and_all_for_consumers_of_pulsars(

@@ -100,22 +100,41 @@ class _Fetching:
         self._failures: Failures = {}
 
     async def fetch(self, request: Request) -> None:
-        records = min(request["max_records"], _MOST_RECORDS)
+        """Tells of new failures at once. A client asks again at once, so that those of which it
+        was told wait with the others.
+        """
+        ends_s = self._now_s + min(max(0, request["max_wait_ms"]) / 1000, _MOST_WAIT_S)
         consumers = await self._consumers()
-        if records <= 0 or not consumers:
-            return
+        records = min(request["max_records"], _MOST_RECORDS)
+        if records > 0 and consumers:
+            await self._fetch(request, consumers, records, ends_s)
+        is_told = not self._news
+        self._share.failing = frozenset(self._failures)
+        if self._failures and is_told and not self._taken:
+            await asyncio.sleep(max(0, ends_s - self._now_s))
+
+    @property
+    def _news(self) -> bool:
+        return not self._failures.keys() <= self._share.failing
+
+    async def _fetch(
+        self,
+        request: Request,
+        consumers: Mapping[SharePlace, ShareConsumer],
+        records: int,
+        ends_s: float,
+    ) -> None:
         wanted_bytes = min(max(0, request["max_bytes"]), _MOST_BYTES)
         room_bytes = self._services.fetched.take(self._session, wanted_bytes)
         least_bytes = min(request["min_bytes"], room_bytes)
         is_strict = request["share_acquire_mode"] == _RECORD_LIMIT
-        ends_s = self._now_s + min(max(0, request["max_wait_ms"]) / 1000, _MOST_WAIT_S)
-        size_bytes = 0
+        size_bytes, failures = 0, len(self._failures)
         while True:
-            wait_s = 0.0 if self._failures else ends_s - self._now_s
+            wait_s = 0.0 if self._news else ends_s - self._now_s
             await self._arrived(consumers, records, room_bytes, least_bytes, wait_s)
             size_bytes = await self._take(consumers, records, room_bytes, is_strict)
             # A first chunk may have arrived, or a batch that is given up.
-            if size_bytes or self._failures or self._now_s >= ends_s:
+            if size_bytes or len(self._failures) > failures or self._now_s >= ends_s:
                 break
         self._services.fetched.used(self._session, size_bytes)
 

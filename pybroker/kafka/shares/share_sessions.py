@@ -36,6 +36,7 @@ class ShareSession:
         self.member = member
         self.epoch = 1  # that the next request must have
         self.partitions: dict[SharePlace, ShareConsumer | None] = {}  # None: not joined yet
+        self.failing: frozenset[SharePlace] = frozenset()  # in the last fetch
         self._turn = 0
         self._ids = ids
         self._places = places
