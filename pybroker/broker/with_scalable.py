@@ -6,7 +6,7 @@ topic again: clients of 4.x would publish to a topic that the others do not know
 """
 
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, cast
 
 from managed_ledger.errors import CorruptStorage
@@ -15,7 +15,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TopicTerminated
 from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Clock
-from pybroker.broker.namespaces.tenants import MadeScalable, Tenants
+from pybroker.broker.namespaces.tenants import MadeScalable, Tenants, scalable_key
 from pybroker.broker.namespaces.usable_names import check_creatable
 from pybroker.broker.persistent.topic_services import TopicServices
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from pybroker.broker.brokers.parts_elsewhere import OtherBrokersOfParts
     from pybroker.broker.scalable.serving import ServesTopics
     from pybroker.broker.scalable.topics import ScalableTopics
+
+
+@lru_cache(maxsize=10_000)
+def _key_of(name: TopicName) -> str:
+    """The key of the record of the scalable topic of its name."""
+    return scalable_key(name.scalable_name)
 
 
 class WithScalable:
@@ -64,8 +70,10 @@ class WithScalable:
         """The name whose hash decides in which bundle a topic is: what was migrated is served by
         the broker of the scalable topic.
         """
-        with suppress(CorruptStorage):  # of the record: then nobody can use either
-            return name.scalable_name if self.was_migrated(name) else name
+        # Kept fast: every question who serves a topic of a cluster comes here.
+        if self._services.metadata.get(_key_of(name)) is not None:
+            with suppress(CorruptStorage):  # of the record: then nobody can use either
+                return name.scalable_name if self.was_migrated(name) else name
         return name
 
     def check_not_migrated(self, name: TopicName) -> None:
