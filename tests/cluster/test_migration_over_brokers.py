@@ -160,6 +160,22 @@ def test_nothing_is_decided_while_a_broker_does_not_answer(pair: Pair) -> None:
     assert not pair.one.broker.topics.scalable.find(NAME)
 
 
+def test_what_is_decided_is_carried_out_when_it_is_asked_for_again(pair: Pair) -> None:
+    others: Any = pair.one.broker.topics.others_of_parts
+    leave = others.leave
+
+    async def once(name: TopicName) -> None:
+        others.leave = leave
+        raise ServiceNotReady("it does not answer")
+
+    others.leave = once
+    assert pair.rest.ask("POST", MIGRATE).status == 503
+    assert pair.rest.ask("POST", MIGRATE).status == 204
+    pair.check_is_scalable()
+    refused = pair.rest.ask("POST", MIGRATE)
+    assert refused.status == 409 and "exists already" in refused.json()["reason"]
+
+
 def test_a_broker_that_hears_late_of_the_decision_gives_its_parts_away_all_the_same(
     pair: Pair,
 ) -> None:

@@ -40,13 +40,15 @@ class Migration:
         """`name` is that of the new scalable topic. Raises TopicNotFound, NotAllowed, BadSegments,
         NotServedHere; Conflict if the topic is scalable already, or in use by other clients without
         `force`; ServiceNotReady if another broker does not answer: if it was decided by then, the
-        topic's next use carries it out.
+        topic's next use carries it out, also the next call.
         """
         any_topic(str(name))  # its segments' names are longer than the topic's
         refuse_internal(name)
         ordinary = name._replace(domain="persistent")
         partitions = await self._found(name, ordinary)
-        others = self._topics.others_of_parts
+        if (others := self._topics.others_of_parts) is not None and self._scalable.is_begun(name):
+            await self._scalable.settled(name)
+            return await self._scalable.sealed(name)
         elsewhere = [] if others is None else await others.attached(name)
         async with self._topics.room.for_more(name, 0):
             with self._scalable.noting(name, "migrate", "manual", ()):

@@ -224,6 +224,12 @@ class ScalableTopics:
         """Whether it was made of an ordinary topic of its name."""
         return (record := self.find(name)) is not None and record.partitions is not None
 
+    def is_begun(self, name: TopicName) -> bool:
+        """Whether its migration is decided, and not carried out."""
+        record = self.find(name)
+        was_ordinary = record is not None and record.partitions is not None
+        return was_ordinary and not is_in_place(self._factory, name, self.get(name))
+
     async def settled(self, name: TopicName) -> TopicRecord:
         """The record, once all that it says is in place. Raises TopicNotFound, ServiceNotReady."""
         await self._topics.settled(name)
