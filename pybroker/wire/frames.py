@@ -391,24 +391,29 @@ CommandBody = Message
 FIELD_NAMES: Final = {
     field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
 }
-_FIELDS: Final = {
-    field.message_type.name: (field.number, field.name)
+_NUMBERS: Final = {
+    field.message_type.name: field.number
     for field in pb.BaseCommand.DESCRIPTOR.fields
     if field.message_type
+}
+# What precedes the body's size: the command's type, and the tag of the body.
+_HEADS: Final = {
+    name: b"\x08" + varint.encode(number) + varint.encode(number << 3 | 2)
+    for name, number in _NUMBERS.items()
 }
 
 
 def field_number(body: type[CommandBody]) -> int:
     """The type of the command with a body of this class."""
-    return _FIELDS[body.__name__][0]
+    return _NUMBERS[body.__name__]
 
 
 def encode_command(body: CommandBody, entry: bytes = b"") -> bytes:
-    """The frame of the command with this body."""
-    number, name = _FIELDS[type(body).__name__]
-    fields: dict[str, Any] = {"type": number, name: body}
-    encoded = pb.BaseCommand(**fields).SerializeToString()
-    return SIZES.pack(4 + len(encoded) + len(entry), len(encoded)) + encoded + entry
+    """The frame of the command with this body, as protobuf would encode the BaseCommand."""
+    head, encoded = _HEADS[type(body).__name__], body.SerializeToString()
+    head += varint.encode(len(encoded))
+    size = len(head) + len(encoded)
+    return SIZES.pack(4 + size + len(entry), size) + head + encoded + entry
 
 
 def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:

@@ -16,7 +16,7 @@ from pybroker.wire.commands import (
     receipts,
     transaction_done,
 )
-from pybroker.wire.frames import FrameDecoder, SendRun, encode_frame, field_number
+from pybroker.wire.frames import FrameDecoder, SendRun, encode_command, encode_frame, field_number
 from pybroker.wire.message_metadata import build_entry
 
 Type = pb.BaseCommand
@@ -168,6 +168,17 @@ def test_the_type_of_each_command_is_the_number_of_its_field() -> None:
     for each in bodies:
         body = getattr(pb.BaseCommand(), each.name)
         assert field_number(type(body)) == each.number
+
+
+@given(request_id=U64, text=st.text(max_size=300), entry=st.binary(max_size=20))
+def test_a_command_is_framed_as_protobuf_would_write_it(
+    request_id: int, text: str, entry: bytes
+) -> None:
+    pong = pb.BaseCommand(type=Type.PONG, pong=pb.CommandPong())
+    assert encode_command(pb.CommandPong()) == encode_frame(pong)
+    error = pb.CommandError(request_id=request_id, error=pb.NotAllowedError, message=text)
+    wanted = pb.BaseCommand(type=Type.ERROR, error=error)
+    assert encode_command(error, entry) == encode_frame(wanted, entry)
 
 
 @pytest.mark.parametrize(
