@@ -208,7 +208,8 @@ def test_a_message_posted_over_http_leaves_no_session(
     broker: RunningBroker, admin: httpx.Client, connections: list[weakref.ref[Any]]
 ) -> None:
     body = {"messages": [{"payload": "x"}]}
-    answer = admin.post("/topics/persistent/public/default/orders", json=body)
+    admin.put("/admin/v2/persistent/public/default/posted").raise_for_status()
+    answer = admin.post("/topics/persistent/public/default/posted", json=body)
     assert answer.status_code == 200, answer.text
     assert len(connections) == 2
     broker.wait_until(lambda: all(part() is None for part in connections))
