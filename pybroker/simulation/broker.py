@@ -191,13 +191,14 @@ class SimulatedBroker:
     # --- what an administrator would see
 
     def open_transactions(self) -> list[str]:
-        """Open transactions. A coordinator that is being reopened counts as one, because its
-        transactions are not known yet.
+        """Open transactions. A coordinator that is not served counts as one, because its
+        transactions are not known: it is being reopened, or the broker is down, starts or stops.
         """
-        assert self.broker is not None
+        numbers = range(self.config.transaction_coordinators)
+        if not self.serving or self.broker is None:
+            return [f"of coordinator {number}" for number in numbers]
         coordinators, ledgers = self.broker.coordinators, self.broker.ledgers
         served = {c.coordinator_id: c for c in coordinators.served()}
-        exist = range(self.config.transaction_coordinators)
-        logs = [number for number in exist if ledgers.exists(log_name(number))]
+        logs = [number for number in numbers if ledgers.exists(log_name(number))]
         known = [str(txn.txn_id) for coordinator in served.values() for txn in coordinator.live()]
         return known + [f"of coordinator {number}" for number in logs if number not in served]

@@ -177,6 +177,7 @@ class Administration(Feature):
         """A deleted namespace leaves no bundles and no topics, and every deletion ends."""
         self.found: dict[str, None] = {}
         self.world.sleep(_SETTLED_S)
+        self._wait_for_brokers()  # the time to finish begins with them
         until_s = self.world.now + _FINISHED_S
         while (unfinished := self._unfinished()) and self.world.now < until_s:
             self.world.sleep(1.0)
@@ -188,7 +189,8 @@ class Administration(Feature):
                 self.found |= {f"LEFT: {each} of a namespace that is gone": None for each in left}
 
     def _unfinished(self) -> set[str]:
-        """The keys of deletions that have begun and not ended."""
+        """The keys of deletions that have begun and not ended, as far as serving brokers know."""
+        self._wait_for_brokers()
         found: set[str] = set()
         for member in self.broker.members:
             if member.serving:
@@ -197,6 +199,12 @@ class Administration(Feature):
                 found.update(*map(metadata.keys, (GOING, TOMBSTONES)))
                 found.update(str(each) for each in topics if tenants.doomed_partitions(each))
         return found
+
+    def _wait_for_brokers(self) -> None:
+        members = self.broker.members
+        self.simulation.wait(
+            lambda: any(member.serving for member in members), "a broker that knows of deletions"
+        )
 
     def account(self, logs: Logs) -> list[str]:
         return list(self.found)

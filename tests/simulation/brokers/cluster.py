@@ -16,6 +16,8 @@ from sim_world import ClientsWorld
 from brokers.member import Member
 from brokers.topology import Topology
 from brokers.trouble import BEGINS_S
+from managed_ledger.ledger_metadata import ledgers_key
+from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.cluster.bundle_ownership import path_of
@@ -130,16 +132,23 @@ class SimulatedCluster:
         ]
 
     def open_transactions(self) -> list[str]:
-        """Includes each coordinator that no broker serves, because its transactions are unknown."""
+        """Includes each coordinator that has a log and that no broker serves, because its
+        transactions are unknown. Brokers that are down, or know too little, do not hide one.
+        """
         found: list[str] = []
         for number in range(self._scenario.coordinators):
             owner = self.owner(COORDINATOR_ASSIGN.partition_at(number))
             serving = None if owner is None else owner.broker.coordinators.serving(number)
             if serving is not None:
                 found += [str(txn.txn_id) for txn in serving.live()]
-            elif any(m.broker.ledgers.exists(log_name(number)) for m in self.members if m.serving):
+            elif self._has_begun(number):
                 found.append(f"of coordinator {number}")
         return found
+
+    def _has_begun(self, coordinator: int) -> bool:
+        """Whether the coordinator has a log, as ZooKeeper knows."""
+        key = ledgers_key(log_name(coordinator))
+        return ManagedLedgers().path_of(key) in self.machines.tree.nodes
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
         """Open transactions that hold a topic's readers back."""
