@@ -92,7 +92,7 @@ class ConnectionTrace:
             event.what = "COMMIT" if commits else "ABORT"
         elif command.type == _Type.SUBSCRIBE:
             event.note = command.subscribe.subscription
-        return Seen(event, _before(event), self._expect(body, event))
+        return Seen(event, before(event), self._expect(body, event))
 
     def from_broker(self, command: pb.BaseCommand) -> Seen:
         if command.type == _Type.MESSAGE:
@@ -125,7 +125,7 @@ class ConnectionTrace:
         event = Event("SEND", topic, txn=_txn(send), count=max(1, send.num_messages))
         if len(self._sends) < _PENDING_AT_MOST:
             self._sends[send.producer_id, send.sequence_id] = event
-        return Seen(event, _before(event))
+        return Seen(event, before(event))
 
     def _topic(self, body: object) -> str:
         """The command's topic. Also registers the producer or consumer that the command creates."""
@@ -181,7 +181,7 @@ def after(event: Event) -> Passing:
     return Passing(Step(event.what, event.topic), Phase.AFTER)
 
 
-def _before(event: Event) -> Passing:
+def before(event: Event) -> Passing:
     return Passing(Step(event.what, event.topic), Phase.BEFORE)
 
 

@@ -22,7 +22,7 @@ from pybroker.demo.progress import ProgressBar
 from pybroker.eos_check.exploration import TIME_LIMIT_S, Exploration
 from pybroker.eos_check.marked_processes import Undertaker
 from pybroker.eos_check.run_result import CannotRun
-from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.settings import KAFKA_BOOTSTRAP, Settings
 from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
 from pybroker.eos_check.verdict import TOOL, report
 
@@ -38,9 +38,10 @@ without faults.
 _EPILOG: Final = """\
 COMMAND reads messages of a topic and writes to others until it is killed, or exits with code 0 when
 there are none left. Placeholders in it: {service_url} {admin_url} {input} {output} {output2}
-{directory} (files there survive a crash within one run). The environment has PULSAR_SERVICE_URL,
-PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY, and JAVA_TOOL_OPTIONS, with
-which a JVM starts faster, unless you have set it.
+{kafka_bootstrap} {directory} (files there survive a crash within one run). The environment has
+PULSAR_SERVICE_URL, PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY, with
+--kafka KAFKA_BOOTSTRAP_SERVERS, and JAVA_TOOL_OPTIONS, with which a JVM starts faster, unless you
+have set it.
 
 Exit code 0: exactly once, and each kind of crash was tried; 1: not exactly once; 2: it could not be
 judged. A kind is a crash of the pipeline or of the broker, before or after a command of one name
@@ -171,6 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         help="judge with this command: it reads input and output as JSON, and exits with 0 "
         "if all is well",
     )
+    add(
+        "--kafka",
+        action="store_true",
+        help="the pipeline has a Kafka client; not needed with {kafka_bootstrap} in the command",
+    )
     add("--config", default="", metavar="FILE", help="configuration file of the broker")
     add(
         "--time-limit",
@@ -279,6 +285,7 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
         settle_s=options.settle,
         run_limit_s=options.run_limit,
         config=options.config,
+        kafka=options.kafka or any(KAFKA_BOOTSTRAP in word for word in command),
     )
 
 

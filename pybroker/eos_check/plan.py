@@ -19,11 +19,18 @@ from pybroker.eos_check.faults import Fault, Kind, Passing, Phase, Schedule, Vic
 # The steps that pipelines most often get wrong come first.
 _STEPS: Final = (
     "SEND",
+    "PRODUCE",
     "ACK",
+    "OFFSET_COMMIT",
+    "SHARE_ACKNOWLEDGE",
     "COMMIT",
     "ADD_SUBSCRIPTION_TO_TXN",
+    "TXN_OFFSET_COMMIT",
+    "ADD_OFFSETS_TO_TXN",
     "ADD_PARTITION_TO_TXN",
+    "ADD_PARTITIONS_TO_TXN",
     "NEW_TXN",
+    "INIT_PRODUCER_ID",
     "ASK_TOPICS",
     "transaction.decided",
     "transaction.marker",

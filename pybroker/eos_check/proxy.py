@@ -1,7 +1,8 @@
 """A proxy between the pipeline and the broker, which inspects each frame before it forwards it.
 
 It forwards frame by frame, so that the run can stop exactly before a command or exactly before its
-answer. It changes the answer to a lookup so that it names the proxy. When a victim is killed, all
+answer. It changes answers that name a broker so that they name the proxy. Kafka's clients have a
+port of their own. When a victim is killed, all
 connections end; frames that were already forwarded still reach the broker if it is alive.
 
 It runs on its own event loop in a thread, where it calls `on_passing` and `on_event`.
@@ -9,22 +10,22 @@ It runs on its own event loop in a thread, where it calls `on_passing` and `on_e
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from google.protobuf.message import DecodeError
-
-from pybroker.eos_check.connection_trace import ConnectionTrace, Event, Seen, after
+from pybroker.eos_check.connection_trace import Event, Seen, after
 from pybroker.eos_check.faults import Passing, Victim
+from pybroker.eos_check.pulsar_wire import PulsarWire
+from pybroker.eos_check.wire import Unreadable, Wire
 from pybroker.testing.loop_thread import LoopThread
-from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, encode_frame
+from pybroker.wire.frames import FRAME_OVERHEAD_BYTES
 
 OnPassing = Callable[[Passing], Victim | None]
 OnEvent = Callable[[Event], None]
-_SIZES: Final = struct.Struct(">II")
+_Place = tuple[str, int]
+_NOWHERE: Final[_Place] = ("", 0)
+_HOST: Final = "127.0.0.1"
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # the first bytes of TLS; as a frame's size they are too large
 _FRAME_AT_MOST: Final = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # as maxMessageSize
 # A command without an answer gets this long to reach the broker before the kill "after" it.
@@ -36,14 +37,16 @@ class _Ended(Exception):
 
 
 class Proxy:
-    """Accepts connections at `url` until it is closed."""
+    """Accepts connections at `url` until it is closed; with `kafka`, those of Kafka's clients at
+    `kafka_bootstrap`, too.
+    """
 
-    def __init__(self, on_passing: OnPassing, on_event: OnEvent) -> None:
-        self.url = ""
+    def __init__(self, on_passing: OnPassing, on_event: OnEvent, kafka: bool = False) -> None:
+        self.url = self.kafka_bootstrap = ""
         self.saw_tls = False  # a client tried TLS, which the proxy does not support
         self._on_passing = on_passing
         self._on_event = on_event
-        self._broker = "", 0
+        self._broker, self._for_kafka = _NOWHERE, _NOWHERE
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._frozen = False
@@ -51,7 +54,9 @@ class Proxy:
         self._open = asyncio.Event()  # while it is not set, nothing is forwarded
         self._open.set()
         self._thread = LoopThread("eos-check proxy")
-        self._server = self._thread.run(self._listen())
+        self._servers = [self._thread.run(self._listen())]
+        if kafka:
+            self._servers.append(self._thread.run(self._listen_for_kafka()))
 
     def __enter__(self) -> Self:
         return self
@@ -60,14 +65,14 @@ class Proxy:
         self._thread.run(self._close())
         self._thread.close()
 
-    def forward_to(self, service_url: str) -> None:
-        """From now on, accepts connections and forwards them to this address."""
-        at = urlsplit(service_url)
+    def forward_to(self, service_url: str, kafka_bootstrap: str = "") -> None:
+        """From now on, accepts connections and forwards them to these addresses."""
+        places = (_place(service_url), _place(f"//{kafka_bootstrap}"))
         # On the loop, so that a crash in progress is over.
-        self._thread.run(self._accept_for(at.hostname or "", at.port or 0))
+        self._thread.run(self._accept_for(*places))
 
-    async def _accept_for(self, host: str, port: int) -> None:
-        self._broker = host, port
+    async def _accept_for(self, broker: _Place, for_kafka: _Place) -> None:
+        self._broker, self._for_kafka = broker, for_kafka
         self._frozen = False
 
     @contextlib.contextmanager
@@ -86,12 +91,27 @@ class Proxy:
             self._open.clear()
 
     async def _listen(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._accept(reader, writer, PulsarWire(self.url), self._broker)
+
+        server = await asyncio.start_server(accept, _HOST, 0)
+        self.url = f"pulsar://{_HOST}:{server.sockets[0].getsockname()[1]}"
+        return server
+
+    async def _listen_for_kafka(self) -> asyncio.Server:
+        from pybroker.eos_check.kafka_wire import KafkaWire
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._accept(reader, writer, KafkaWire(_HOST, port), self._for_kafka)
+
+        server = await asyncio.start_server(accept, _HOST, 0)
+        port: int = server.sockets[0].getsockname()[1]
+        self.kafka_bootstrap = f"{_HOST}:{port}"
         return server
 
     async def _close(self) -> None:
-        self._server.close()
+        for server in self._servers:
+            server.close()
         self._freeze()
         tasks = list(self._tasks)
         for task in tasks:
@@ -105,38 +125,55 @@ class Proxy:
         for writer in list(self._writers):
             writer.close()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        wire: Wire,
+        broker: _Place,
+    ) -> None:
         # Creates the task here: before 3.11.9, Python reports the cancellation of a task that
         # asyncio's streams create from a coroutine function as a failed callback.
-        task = asyncio.ensure_future(self._serve_one(reader, writer))
+        task = asyncio.ensure_future(self._serve_one(reader, writer, wire, broker))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_one(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        wire: Wire,
+        broker: _Place,
+    ) -> None:
         self._writers.add(writer)
         try:
-            await self._serve(reader, writer)
+            await self._serve(reader, writer, wire, broker)
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._frozen or not self._broker[1]:
+    async def _serve(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        wire: Wire,
+        broker: _Place,
+    ) -> None:
+        if self._frozen or broker == _NOWHERE:
             return
         age = self._age
         try:
-            to_read, to_write = await asyncio.open_connection(*self._broker)
+            to_read, to_write = await asyncio.open_connection(*broker)
         except OSError:
             return
         if self._age != age:
             to_write.close()
             return
         self._writers.add(to_write)
-        trace = ConnectionTrace()
         try:
             pumps = [
-                asyncio.ensure_future(self._pump(reader, to_write, trace, self._client_frame)),
-                asyncio.ensure_future(self._pump(to_read, writer, trace, self._broker_frame)),
+                asyncio.ensure_future(self._pump(reader, to_write, wire, self._client_frame)),
+                asyncio.ensure_future(self._pump(to_read, writer, wire, self._broker_frame)),
             ]
             _, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for each in pending:
@@ -150,19 +187,17 @@ class Proxy:
         self,
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
-        trace: ConnectionTrace,
-        pass_on: Callable[
-            [pb.BaseCommand, bytes, asyncio.StreamWriter, ConnectionTrace], Awaitable[None]
-        ],
+        wire: Wire,
+        pass_on: Callable[[bytes, asyncio.StreamWriter, Wire], Awaitable[None]],
     ) -> None:
         age = self._age
-        with contextlib.suppress(_Ended, OSError, asyncio.IncompleteReadError):
+        with contextlib.suppress(_Ended, Unreadable, OSError, asyncio.IncompleteReadError):
             while True:
                 frame = await self._read_frame(source)
                 await self._open.wait()
                 if self._age != age:
                     return
-                await pass_on(_command(frame), frame, sink, trace)
+                await pass_on(frame, sink, wire)
                 await sink.drain()
 
     async def _read_frame(self, source: asyncio.StreamReader) -> bytes:
@@ -173,14 +208,8 @@ class Proxy:
             raise _Ended  # the broker would also just close the connection
         return head + await source.readexactly(size)
 
-    async def _client_frame(
-        self,
-        command: pb.BaseCommand,
-        frame: bytes,
-        sink: asyncio.StreamWriter,
-        trace: ConnectionTrace,
-    ) -> None:
-        seen = trace.from_client(command)
+    async def _client_frame(self, frame: bytes, sink: asyncio.StreamWriter, wire: Wire) -> None:
+        seen = wire.from_client(frame)
         self._strike_if_due(seen.passing)
         self._show(seen)
         sink.write(frame)
@@ -193,19 +222,8 @@ class Proxy:
                 raise _Ended
             self._strike_if_due(after(seen.event))
 
-    async def _broker_frame(
-        self,
-        command: pb.BaseCommand,
-        frame: bytes,
-        sink: asyncio.StreamWriter,
-        trace: ConnectionTrace,
-    ) -> None:
-        if command.type == pb.BaseCommand.LOOKUP_RESPONSE and command.lookupTopicResponse.HasField(
-            "brokerServiceUrl"
-        ):
-            command.lookupTopicResponse.brokerServiceUrl = self.url
-            frame = encode_frame(command)
-        seen = trace.from_broker(command)
+    async def _broker_frame(self, frame: bytes, sink: asyncio.StreamWriter, wire: Wire) -> None:
+        seen, frame = wire.from_broker(frame)
         self._strike_if_due(seen.passing)
         self._show(seen)
         sink.write(frame)
@@ -221,9 +239,6 @@ class Proxy:
         raise _Ended
 
 
-def _command(frame: bytes) -> pb.BaseCommand:
-    size = _SIZES.unpack_from(frame)[1]
-    try:
-        return pb.BaseCommand.FromString(frame[8 : 8 + size])
-    except DecodeError:
-        raise _Ended from None
+def _place(url: str) -> _Place:
+    at = urlsplit(url)
+    return at.hostname or "", at.port or 0

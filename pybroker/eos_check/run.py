@@ -8,6 +8,7 @@ so that a run takes seconds.
 
 import threading
 import time
+from bisect import bisect_right
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -28,7 +29,7 @@ from pybroker.eos_check.room import check_room
 from pybroker.eos_check.rows import Rows
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult, Stopped
 from pybroker.eos_check.series import CrashesOfRun
-from pybroker.eos_check.settings import WAVES, Input, Settings
+from pybroker.eos_check.settings import WAVES, Input, Places, Settings
 from pybroker.eos_check.topics import Output, Topics
 from pybroker.testing.broker_process import BrokerProcess
 
@@ -84,7 +85,7 @@ def run(
         try:
             with (
                 said.open("ab") as log,
-                BrokerProcess(directory / "data", arguments, log) as broker,
+                BrokerProcess(directory / "data", arguments, log, settings.kafka) as broker,
             ):
                 try:
                     return _Run(settings, schedule, clean, stop, broker, series).play(directory)
@@ -117,8 +118,9 @@ class _Run:
         self._clean = clean
         self._stop = stop
         self._broker = broker
-        self._topics = Topics(broker.service_url, broker.admin_url)
+        self._topics = Topics(broker.service_url, broker.admin_url, settings.kafka)
         self._backlogs = Asked(lambda: self._topics.backlogs(settings.input))
+        self._live = Asked(self._topics.open_transactions)
         self._outputs = Asked(self._read)
         self._rows = Rows((), {})
         self.result = RunResult(schedule, was_series=series is not None)
@@ -127,6 +129,7 @@ class _Run:
         self._wake = threading.Event()
         self._counts: dict[Passing, int] = {}
         self._open: dict[Txn, int] = {}  # number of the pipeline's start that began it
+        self._starts_ms: list[float] = []  # of the pipeline, since the epoch
         self._waves: list[list[Input]] = []
         self._ends = 0
         self._seen_life = 0  # the last start that sent something to the broker
@@ -140,14 +143,19 @@ class _Run:
         waves = WAVES if self._series is None else len(inputs)
         size = -(-len(inputs) // waves)
         self._waves = [inputs[at : at + size] for at in range(0, len(inputs), size)]
-        with Proxy(self._on_passing, self._on_event) as proxy:
+        with Proxy(self._on_passing, self._on_event, settings.kafka) as proxy:
             self._proxy = proxy
-            proxy.forward_to(self._broker.service_url)
-            urls = proxy.url, self._broker.admin_url, str(directory / "pipeline")
-            environment = settings.environment(*urls)
-            self._rows = Rows(settings.words(settings.rows, *urls), environment)
+            proxy.forward_to(self._broker.service_url, self._broker.kafka_bootstrap)
+            places = Places(
+                proxy.url,
+                self._broker.admin_url,
+                proxy.kafka_bootstrap,
+                str(directory / "pipeline"),
+            )
+            environment = settings.environment(places)
+            self._rows = Rows(settings.words(settings.rows, places), environment)
             self._pipeline = Pipeline(
-                settings.words(settings.command, *urls),
+                settings.words(settings.command, places),
                 environment,
                 "EOS_DIRECTORY",
                 directory / "pipeline.log",
@@ -321,11 +329,12 @@ class _Run:
         else:
             self._take_next(starting=True)
         self._arm()
-        self._proxy.forward_to(self._broker.service_url)
+        self._proxy.forward_to(self._broker.service_url, self._broker.kafka_bootstrap)
         if fallen is Victim.PIPELINE:
             self._start_pipeline()
 
     def _start_pipeline(self) -> None:
+        self._starts_ms.append(time.time() * 1000)
         try:
             self._pipeline.start()
         except OSError as error:
@@ -472,7 +481,14 @@ class _Run:
         pause_s = self._clean.pause_s if self._clean is not None else 0.0
         return max(self._settings.settle_s, _TIMES_PAUSE * pause_s)
 
+    def _look_for_open(self) -> None:
+        """Kafka's requests do not say which transaction they are about: the broker does."""
+        if self._settings.kafka:
+            for txn, began_ms in self._live.answer(self._moved_s):
+                self._open.setdefault(txn, bisect_right(self._starts_ms, began_ms))
+
     def _abort_abandoned(self) -> None:
+        self._look_for_open()
         self._abort([txn for txn, life in self._open.items() if life < self._pipeline.lives])
 
     def _has_timed_out(self, quiet_s: float) -> bool:

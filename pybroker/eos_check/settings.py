@@ -7,6 +7,7 @@ from typing import Final
 _ID: Final = "eos-{:06d}"
 ID_PATTERN: Final = re.compile(rb"eos-\d{6}")
 _CLEAN_LIMIT_S: Final = 120.0
+KAFKA_BOOTSTRAP: Final = "{kafka_bootstrap}"
 WAVES: Final = 2  # the input is published in this many parts, so that some input follows a crash
 
 
@@ -17,6 +18,16 @@ class Input:
     id: str
     key: str
     value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Of one run, for its pipeline. `kafka_bootstrap` is empty without Kafka's clients."""
+
+    service_url: str
+    admin_url: str
+    kafka_bootstrap: str
+    directory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class Settings:
     run_limit_s: float | None = None  # of each run; None: derived from the runs without faults
     directory: str | None = None  # parent of the runs' directories; None: the default
     config: str = ""  # broker.conf of the broker
+    kafka: bool = False  # the pipeline has a Kafka client
     records_classes: bool = False  # JVMs write an archive of their classes, which takes seconds
 
     @property
@@ -50,31 +62,31 @@ class Settings:
             made.append(Input(number, key, value.replace("{n}", str(n)).encode()))
         return made
 
-    def words(
-        self, command: tuple[str, ...], service_url: str, admin_url: str, directory: str
-    ) -> list[str]:
+    def words(self, command: tuple[str, ...], places: "Places") -> list[str]:
         """The words of a command, with placeholders replaced."""
-        places = {
-            "{service_url}": service_url,
-            "{admin_url}": admin_url,
+        named = {
+            "{service_url}": places.service_url,
+            "{admin_url}": places.admin_url,
+            KAFKA_BOOTSTRAP: places.kafka_bootstrap,
             "{input}": self.input,
-            "{directory}": directory,
+            "{directory}": places.directory,
             "{output}": self.outputs[0],
         }
-        places |= {f"{{output{n}}}": each for n, each in enumerate(self.outputs, start=1)}
+        named |= {f"{{output{n}}}": each for n, each in enumerate(self.outputs, start=1)}
         words = []
         for word in command:
-            for place, value in places.items():
-                word = word.replace(place, value)
+            for name, value in named.items():
+                word = word.replace(name, value)
             words.append(word)
         return words
 
-    def environment(self, service_url: str, admin_url: str, directory: str) -> dict[str, str]:
-        return {
-            "PULSAR_SERVICE_URL": service_url,
-            "PULSAR_ADMIN_URL": admin_url,
+    def environment(self, places: "Places") -> dict[str, str]:
+        kafka = {"KAFKA_BOOTSTRAP_SERVERS": places.kafka_bootstrap} if self.kafka else {}
+        return kafka | {
+            "PULSAR_SERVICE_URL": places.service_url,
+            "PULSAR_ADMIN_URL": places.admin_url,
             "EOS_INPUT": self.input,
             "EOS_OUTPUT": self.outputs[0],
             "EOS_OUTPUTS": " ".join(self.outputs),
-            "EOS_DIRECTORY": directory,
+            "EOS_DIRECTORY": places.directory,
         }

@@ -9,13 +9,16 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, TxnId
 from pybroker.client import Client, MessageId, PulsarException
 from pybroker.eos_check.admin import ask
 from pybroker.eos_check.connection_trace import Position, Txn
 from pybroker.eos_check.settings import Input
 
 AUDIT: Final = "eos-check"
+SHARE: Final = "share"
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_KAFKA_GROUPS: Final = "/admin/v3/kafka/groups"
 _TIMEOUT_S: Final = 10
 _READ_TIMEOUT_MS: Final = 5000
 _READ_S: Final = 60.0
@@ -41,9 +44,10 @@ class OutputIsTooLarge(Exception):
 
 
 class Topics:
-    def __init__(self, service_url: str, admin_url: str) -> None:
+    def __init__(self, service_url: str, admin_url: str, kafka: bool = False) -> None:
         self._service_url = service_url
         self._admin_url = admin_url
+        self._kafka = kafka
 
     def prepare(self, source: str, outputs: Sequence[str]) -> None:
         """Creates the topics. A subscription that acknowledges nothing keeps the outputs.
@@ -101,8 +105,8 @@ class Topics:
         return tuple(found)
 
     def backlogs(self, topic: str) -> dict[str, int]:
-        """Backlogs by subscription, without this check's own. A reader's exists while it is
-        connected.
+        """Backlogs by subscription, without this check's own, and of Kafka's groups. A reader's
+        exists while it is connected.
         """
         try:
             stats = self._ask(f"{self._path(topic)}/stats")
@@ -110,17 +114,46 @@ class Topics:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise
             return {}  # the topic was deleted, as unused topics are
-        return {
+        found = {
             subscription: int(about.get("msgBacklog", 0))
             for subscription, about in stats.get("subscriptions", {}).items()
             if subscription != AUDIT
         }
+        return found | self._lags(topic) if self._kafka else found
+
+    def _lags(self, topic: str) -> dict[str, int]:
+        """Of groups. One that has committed nothing there has everything left; it may be about to
+        read another topic, but then another one commits.
+        """
+        found, local = dict[str, int](), TopicName.parse(topic).local
+        groups: Any = self._ask(_KAFKA_GROUPS)
+        for group in groups:
+            if group["kind"] == SHARE:  # it is a subscription, too
+                continue
+            offsets = self._ask(f"{_KAFKA_GROUPS}/{quote(group['group'], safe='')}")["offsets"]
+            lags = [each.get("lag", 0) for each in offsets if each["topic"] == local]
+            found[group["group"]] = sum(lags) if lags else self._end_offset(local)
+        return found
+
+    def _end_offset(self, local: str) -> int:
+        ends: Any = self._ask(f"/admin/v3/kafka/endOffsets/{quote(local, safe='')}")
+        return sum(int(each["endOffset"]) for each in ends)
+
+    def open_transactions(self) -> list[tuple[Txn, int]]:
+        """The ids, and when they began, in milliseconds since the epoch."""
+        live = self._ask(f"{_TRANSACTIONS}/live?limit=100")["transactions"]
+        found = []
+        for each in live:
+            if each["status"] == "OPEN":
+                txn_id = TxnId.parse(each["txnId"])
+                found.append(((txn_id.most, txn_id.least), int(each["openTimestamp"])))
+        return found
 
     def abort(self, txn: Txn) -> bool:
         """Aborts a transaction, as its timeout would. No effect if it has ended. False: no timeout
         would end it, because it is prepared.
         """
-        base, name = "/admin/v3/transactions", f"{txn[0]}/{txn[1]}"
+        base, name = _TRANSACTIONS, f"{txn[0]}/{txn[1]}"
         with contextlib.suppress(urllib.error.HTTPError):
             if self._ask(f"{base}/transactionMetadata/{name}").get("status") == "PREPARED":
                 return False

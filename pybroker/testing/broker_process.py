@@ -25,16 +25,27 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, data_dir: Path, arguments: Sequence[str] = (), log: IO[bytes] | None = None
+        self,
+        data_dir: Path,
+        arguments: Sequence[str] = (),
+        log: IO[bytes] | None = None,
+        kafka: bool = False,
     ) -> None:
+        """With `kafka` it serves Kafka's clients, too, at its `kafka_bootstrap`."""
         self.service_url = ""
         self.admin_url = ""
+        self.kafka_bootstrap = ""
         self.program = [sys.executable, "-m", "pybroker"]
         self._data_dir = data_dir
         self._arguments = list(arguments)
         self._log = log
         self._reserved = [ReservedPort(), ReservedPort()]
         self._port, self._http_port = (str(port.number) for port in self._reserved)
+        if kafka:
+            self._reserved.append(ReservedPort())
+            number = self._reserved[-1].number
+            self._arguments += ["--kafka-port", str(number)]
+            self.kafka_bootstrap = f"localhost:{number}"
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:

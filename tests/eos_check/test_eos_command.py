@@ -23,7 +23,7 @@ from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.room import check_room
 from pybroker.eos_check.run import _Run
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
-from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.settings import Places, Settings
 from pybroker.eos_check.topics import Output
 from pybroker.testing.broker_process import BrokerProcess
 
@@ -82,7 +82,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_run(tmp_path, cap
 def test_placeholders_are_filled_and_other_braces_stay():
     command = ("run", "{service_url}", "{input}", "{output2}", "{directory}/x", '{"a": 1}', "{}")
     settings = Settings(command, outputs=("one", "two"))
-    words = settings.words(settings.command, "pulsar://x", "http://y", "/tmp/z")
+    words = settings.words(settings.command, Places("pulsar://x", "http://y", "", "/tmp/z"))
     assert words == ["run", "pulsar://x", "eos-input", "two", "/tmp/z/x", '{"a": 1}', "{}"]
 
 

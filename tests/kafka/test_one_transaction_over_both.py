@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka_words import offset_of
+from kafka_produce import create
+from kafka_words import TOPIC, add_group, add_partition, inited, offset_of
 from raw_kafka import RawKafka
 
 from pybroker.base.names import TxnId
 from pybroker.client import Client, InitialPosition, Timeout
+from pybroker.kafka.errors import ErrorCode
 from pybroker.testing import RunningBroker, broker
 
 TIMEOUT_S = 30.0
@@ -170,3 +172,20 @@ def test_without_kafka_there_are_no_groups() -> None:
     with broker(http=True) as running:
         answer = httpx.get(f"{running.admin_url}/admin/v3/kafka/groups")
         assert answer.status_code == 409 and "--kafka" in answer.text
+
+
+def test_the_admin_api_describes_a_transaction_with_offsets(running: RunningBroker) -> None:
+    """It took the log of the offsets for a topic, and refused."""
+    with RawKafka(running.kafka_bootstrap) as raw:
+        create(raw, TOPIC)
+        producer = inited(raw, "billing")
+        assert add_partition(raw, producer) == ErrorCode.NONE
+        assert add_group(raw, producer, "shipping") == ErrorCode.NONE
+        routes = f"{running.admin_url}/admin/v3/transactions"
+        (live,) = httpx.get(f"{routes}/live").json()["transactions"]
+        txn_id = TxnId.parse(live["txnId"])
+        route = f"{routes}/transactionMetadata/{txn_id.most}/{txn_id.least}"
+        found = httpx.get(route).json()
+        (acknowledged,) = found["ackedPartitions"].values()
+        assert (found["status"], list(acknowledged)) == ("OPEN", ["shipping"])
+        assert str(txn_id) in httpx.get(f"{routes}/slowTransactions/0").json()

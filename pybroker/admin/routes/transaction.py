@@ -16,6 +16,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes import transactions as shapes
 from pybroker.admin.stats.ledger import log_stats
 from pybroker.base.errors import (
+    NotAllowed,
     PersistenceError,
     ServiceNotReady,
     SubscriptionNotFound,
@@ -263,10 +264,10 @@ class TransactionRoutes:
 
     async def _acked(self, topic: str, subscription: str, txn_id: TxnId) -> Stats:
         """Without a position if the subscription's state is unknown, so that the others are still
-        shown.
+        shown; or if it is a Kafka group, whose offsets are in a log.
         """
         pending = None
-        with suppress(PersistenceError, ServiceNotReady):
+        with suppress(PersistenceError, ServiceNotReady, NotAllowed):
             loaded = await self._topics.get(topic)
             if loaded is not None and subscription in loaded.subscriptions:
                 pending = await loaded.subscriptions[subscription].replayed()
