@@ -9,7 +9,8 @@ Such a batch may be delivered again, with other messages left out or none; or on
 delivered again, which an abort gave back. Then an acknowledgement
 of the whole batch does not say to which delivery it refers. It counts for the messages common to
 all deliveries; as many acknowledgements as there were deliveries count for the messages of any. In
-a transaction it is refused.
+a transaction it is refused. Once the client has asked for the batch again, the next delivery takes
+the place of those before; until it comes, an acknowledgement refers to these.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,13 +31,14 @@ LeftOfBatch = tuple[tuple[int, int], int, int]
 class _Batch:
     """Deliveries of one batch, the first of which was partial."""
 
-    __slots__ = ("acks", "given", "left_out", "owed", "size")
+    __slots__ = ("acks", "asked", "given", "left_out", "owed", "size")
 
     def __init__(self, left_out: int, given: int, size: int) -> None:
         self.left_out = left_out  # in the latest delivery
         self.given = given  # in any delivery
         self.owed = [given]  # in each delivery, without messages acknowledged by index
         self.acks = 0  # whole-batch acknowledgements of some of these deliveries
+        self.asked = False  # the client has asked for it again, and got nothing of it since
         self.size = size
 
     @property
@@ -44,7 +46,14 @@ class _Batch:
         """Whether the next whole-batch acknowledgement covers everything."""
         return self.acks + 1 >= len(self.owed)
 
+    def is_still_owed(self, given: int) -> bool:
+        """Whether the client may acknowledge an earlier delivery of some of these messages."""
+        return not self.asked and any(each & given for each in self.owed)
+
     def delivered_again(self, left_out: int, given: int) -> None:
+        if self.asked:
+            self.given, self.asked = 0, False
+            self.settled()
         self.left_out = left_out
         self.given |= given
         self.owed = [*self.owed[1 - MOST_DELIVERIES :], given]
@@ -98,7 +107,7 @@ class LeftOut:
                 known[position] = batch
                 continue
             # If nothing from earlier deliveries is delivered again, all of it is acknowledged.
-            if batch is not None and any(each & given for each in batch.owed):
+            if batch is not None and batch.is_still_owed(given):
                 batch.delivered_again(left_out, given)
                 known[position] = batch
             elif left_out:
@@ -107,12 +116,10 @@ class LeftOut:
             del known[next(iter(known))]
 
     def asked_again(self, positions: Iterable[tuple[int, int]] | None) -> None:
-        """The client has given back these entries, or (None) all: it has only what is delivered
-        from now on.
-        """
+        """The client has given back these entries, or (None) all."""
         for position in list(self._batches if positions is None else positions):
             if (batch := self._batches.get(position)) is not None:
-                batch.settled()
+                batch.asked = True
 
     def of(self, position: tuple[int, int]) -> int:
         """The messages left out of the latest delivery, as bits."""

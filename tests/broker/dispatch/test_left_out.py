@@ -19,6 +19,19 @@ def delivery(*entry_ids: int, withheld: dict[int, int] | None = None) -> Deliver
     return Delivery(LEDGER, entry_ids, entries, counts, unacked or None, withheld)
 
 
+def late(entry_id: int, before: int, now: int) -> Delivery:
+    """A delivery of what an abort gave back of a batch."""
+    return Delivery(
+        LEDGER,
+        [entry_id],
+        [b""],
+        [now.bit_count()],
+        {entry_id: (now, SIZE)},
+        None,
+        {entry_id: before},
+    )
+
+
 def whole(known: LeftOut, entry_id: int) -> int:
     """The bits that remain when a batch is acknowledged as a whole."""
     _, parts = known.divide([(LEDGER, entry_id)])
@@ -57,6 +70,19 @@ def test_what_was_asked_for_again_is_owed_once(positions: list[tuple[int, int]] 
     known.asked_again([(LEDGER, 2)])
     known.delivered(delivery(1))
     assert not known
+
+
+@pytest.mark.parametrize("positions", [None, [(LEDGER, 1)]])
+def test_until_it_comes_again_an_acknowledgement_refers_to_what_was_delivered(
+    positions: list[tuple[int, int]] | None,
+) -> None:
+    """It counted for all that was ever given: a message was lost (seed 170008020)."""
+    known = LeftOut()
+    known.delivered(late(1, before=0b1111, now=0b0001))
+    known.asked_again(positions)
+    assert whole(known, 1) == 0b1110
+    known.delivered(late(1, before=0b1111, now=0b0100))
+    assert whole(known, 1) == 0b1011, "nothing else was delivered since"
 
 
 @pytest.mark.parametrize(
