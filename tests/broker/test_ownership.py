@@ -13,9 +13,9 @@ from pybroker.broker.brokers.ownership import (
     LAST_HASH,
     BrokerAddress,
     Bundle,
-    Came,
-    Goes,
     NotServedHere,
+    OnAcquired,
+    OnReleased,
     OtherOwner,
     hash_of,
 )
@@ -47,7 +47,7 @@ class Some:
     async def refreshed(self) -> None:
         """No other broker writes here."""
 
-    def on_change(self, came: Came, goes: Goes) -> None:
+    def on_change(self, acquired: OnAcquired, released: OnReleased) -> None:
         """The tests change ownership themselves."""
 
 
@@ -135,8 +135,6 @@ def test_a_topic_that_is_being_loaded_when_its_bundle_goes_is_closed() -> None:
 
 
 def test_a_log_that_a_topic_left_open_goes_with_its_bundle(caplog) -> None:
-    released: list[Bundle] = []
-
     async def scenario(world: World) -> None:
         lower, upper = halves()
         owned = world.topics.ownership = Some(lower, upper)
@@ -147,14 +145,13 @@ def test_a_log_that_a_topic_left_open_goes_with_its_bundle(caplog) -> None:
         await release_topics(world.topics, world.factory, other)
         assert not forgotten.closed
         owned.bundles.remove(mine)
-        released.append(mine)
         await release_topics(world.topics, world.factory, mine)
         assert forgotten.closed
         assert not coordinators.closed
 
     run(scenario)
     assert [each.message for each in caplog.records] == [
-        f"{pending_ack_log(ORDERS, 's')} was still open after {released[0]} was released"
+        f"{pending_ack_log(ORDERS, 's')} was still open after its topic was released"
     ]
 
 

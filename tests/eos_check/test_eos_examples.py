@@ -33,7 +33,7 @@ def typed(document: str) -> dict[str, str]:
     found = {}
     for block in blocks(ROOT / document):
         for line in block.text.replace("\\\n", " ").splitlines():
-            pipeline = re.search(r"(\w+\.(?:py|java)) \{service_url\}", line)
+            pipeline = re.search(r"(\w+\.(?:py|java)) \{(?:service_url|kafka_bootstrap)\}", line)
             if line.startswith("pybroker eos-check") and pipeline is not None:
                 found[pipeline[1]] = line
     return found
@@ -153,6 +153,20 @@ def test_two_commits_with_a_database_are_not(environment, tmp_path, pipeline, pr
     code, said = checked(command, environment, tmp_path, "")
     assert code == 1, said
     assert promise in said and " on the rows " in said
+
+
+def test_a_kafka_client_s_offsets_beside_its_transaction_make_duplicates(environment, tmp_path):
+    command = typed("examples/README.md")["kafka_offsets_aside.py"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 1, said
+    assert "doubled: " in said
+
+
+def test_a_kafka_client_s_offsets_in_its_transaction_are_exactly_once(environment, tmp_path):
+    command = typed("docs/kafka.md")["kafka_transactions.py"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 0, said
+    assert "\nEXACTLY ONCE" in said
 
 
 def folder_of_jars(folder: Path) -> Path:

@@ -31,15 +31,24 @@ LeftOfBatch = tuple[tuple[int, int], int, int]
 class _Batch:
     """Deliveries of one batch, the first of which was partial."""
 
-    __slots__ = ("acks", "asked", "given", "left_out", "owed", "size")
+    __slots__ = ("acks", "asked", "deliveries", "given", "left_out", "size")
 
     def __init__(self, left_out: int, given: int, size: int) -> None:
         self.left_out = left_out  # in the latest delivery
         self.given = given  # in any delivery
-        self.owed = [given]  # in each delivery, without messages acknowledged by index
+        # The messages in each delivery that are not acknowledged by index, and those of them that
+        # transactions have acknowledged by index.
+        self.deliveries = [(given, 0)]
         self.acks = 0  # whole-batch acknowledgements of some of these deliveries
         self.asked = False  # the client has asked for it again, and got nothing of it since
         self.size = size
+
+    @property
+    def owed(self) -> list[int]:
+        """What is left of each delivery, if anything is. A client that has acknowledged a whole
+        delivery by index does not acknowledge it as a whole, too.
+        """
+        return [left for given, taken in self.deliveries if (left := given & ~taken)]
 
     @property
     def is_clear(self) -> bool:
@@ -56,29 +65,41 @@ class _Batch:
             self.settled()
         self.left_out = left_out
         self.given |= given
-        self.owed = [*self.owed[1 - MOST_DELIVERIES :], given]
+        self.deliveries = [*self.deliveries[1 - MOST_DELIVERIES :], (given, 0)]
 
     def acknowledged(self) -> int:
         """Note an acknowledgement of the whole batch; returns the messages that it leaves
         unacknowledged.
         """
-        known = self.given if self.is_clear else reduce(and_, self.owed)
+        owed = self.owed
+        known = self.given if self.is_clear else reduce(and_, owed)
         self.acks += 1
-        if self.acks >= len(self.owed):
+        if self.acks >= len(owed):
             self.settled()
         return ((1 << self.size) - 1) & ~known
 
     def keep(self, bits: int) -> None:
-        """Note that all messages except `bits` are acknowledged by index. A client that has
-        acknowledged a whole delivery by index does not acknowledge it as a whole, too.
+        """Note that all messages except `bits` are acknowledged by index."""
+        self._change([(given & bits, taken) for given, taken in self.deliveries if given & bits])
+
+    def taken(self, bits: int) -> None:
+        """Note that a transaction has acknowledged all messages except `bits` by index."""
+        self._change([(given, taken | given & ~bits) for given, taken in self.deliveries])
+
+    def given_back(self, bits: int) -> None:
+        """Note that a transaction that had acknowledged these by index has aborted: the client may
+        acknowledge the deliveries that they came with, as it may any.
         """
-        left = [unacked for each in self.owed if (unacked := each & bits)]
-        self.acks = max(0, self.acks - len(self.owed) + len(left))
-        self.owed = left
+        self.deliveries = [(given, taken & ~bits) for given, taken in self.deliveries]
+
+    def _change(self, deliveries: list[tuple[int, int]]) -> None:
+        before = len(self.owed)
+        self.deliveries = deliveries
+        self.acks = max(0, self.acks - before + len(self.owed))
 
     def settled(self) -> None:
         """Call when no acknowledgement in flight refers to the deliveries so far."""
-        self.owed, self.acks = [], 0
+        self.deliveries, self.acks = [], 0
 
 
 class LeftOut:
@@ -183,7 +204,12 @@ class LeftOut:
         for ack in acks:
             batch = self._batches.get(ack.position)
             if batch is not None:
-                batch.keep(ack.still_unacked or 0)
+                batch.taken(ack.still_unacked or 0)
+
+    def given_back(self, position: tuple[int, int], bits: int) -> None:
+        """Called when the transaction has aborted that had acknowledged these messages."""
+        if (batch := self._batches.get(position)) is not None:
+            batch.given_back(bits)
 
     def named(self, position: tuple[int, int], still_unacked: int) -> None:
         """Called when messages of the batch are acknowledged by index."""

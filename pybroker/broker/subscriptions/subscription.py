@@ -286,6 +286,10 @@ class Subscription:
         """Redelivers messages after an abort; cumulatively acknowledged ones only on request."""
         if not self.redelivers_by_id or self.reader.clients_may_return:
             self._transactional.given_back(txn_id, restored)
+        for consumer in self.consumers:
+            if consumer.left_out:
+                for position, held in restored.items():
+                    consumer.left_out.given_back(position, held.bits)
         if (dispatcher := self.dispatch.dispatcher) is not None:
             dispatcher.restore(list(restored))
             self.notify()

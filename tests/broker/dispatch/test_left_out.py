@@ -72,6 +72,16 @@ def test_what_was_asked_for_again_is_owed_once(positions: list[tuple[int, int]] 
     assert not known
 
 
+def test_what_an_abort_gives_back_is_owed_as_before() -> None:
+    """It counted for all that was ever given: messages were lost (seed 170008835)."""
+    known, position = LeftOut(), Position(LEDGER, 1)
+    known.delivered(late(1, before=0b1111, now=0b0010))
+    known.taken([PendingAck(position, 0b1011, SIZE), PendingAck(position, 0b1101, SIZE)])
+    known.given_back(position, 0b0110)
+    assert whole(known, 1) == 0b1101, "the client has processed one of the two deliveries"
+    assert whole(known, 1) == 0, "and the other one"
+
+
 @pytest.mark.parametrize("positions", [None, [(LEDGER, 1)]])
 def test_until_it_comes_again_an_acknowledgement_refers_to_what_was_delivered(
     positions: list[tuple[int, int]] | None,

@@ -150,6 +150,7 @@ class History:
     commit_ordered: list[CommitOrdered] = field(default_factory=list)
     # Transaction ids and full topic names: topics that did not follow an end at once.
     told_again: set[tuple[Any, str]] = field(default_factory=set)
+    clock_set_s: float = -1.0  # when the machine's wall clock was last set back or forward
     turns: "count[int]" = field(default_factory=lambda: count(1))
 
     def turn(self) -> int:

@@ -256,6 +256,8 @@ class KafkaWorker(KafkaProcess):
             record.commit = Outcome.REFUSED
         age_s = self.world.now - began_s
         in_time = age_s < _SURELY_IN_TIME * self.timeout_ms / 1000
+        # A restart reckons a transaction's age by the wall clock.
+        in_time &= self.history.clock_set_s < began_s
         if code in _ABORTED and in_time and not self._may_be_aborted:
             self.history.failures.append(
                 f"NEEDLESS ABORT: {record.name}, {age_s:.3f} s old: {code.name}"

@@ -68,6 +68,7 @@ class Clocks(Feature):
         self.note(f"sets the clock by {offset} ms")
         self.count("clock jumps")
         self.broker.clock.offset_ms += offset
+        self.history.clock_set_s = self.world.now
 
 
 class Descriptors(Feature):
