@@ -171,8 +171,9 @@ class GivenBack(Mapping[Position, Held]):
             if not given or part.read_to is not None:
                 continue
             if rest := part.without(*messages):  # withheld by another transaction
-                parts.append(replace(part, bits=rest))
-                part.bits = given
+                size = max(part.batch_size, messages.batch_size)
+                parts.append(replace(part, bits=rest, batch_size=size))
+                part.bits, part.batch_size = given, size
             now += 1
             part.read_to, part.given_at = max(position, read_to), now
             self._delivered[now] = (position, part)
