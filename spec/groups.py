@@ -384,7 +384,7 @@ _COORDINATORS: Final = "pybroker.transaction.coordinator.coordinators.Coordinato
 _SHARED: Final = "pybroker.cluster.transactions"
 
 Groups.STANDS_FOR = {
-    "open": (f"{_COORDINATORS}.take", f"{_SHARED}.coordinators.SharedCoordinators._came"),
+    "open": (f"{_COORDINATORS}.take", f"{_SHARED}.coordinators.SharedCoordinators._acquired"),
     "collect": (f"{_GROUPS}.commit", f"{_GROUPS}._collect"),
     "hear_promise": (f"{_GROUPS}._promised", f"{_SHARED}.groups.SharedGroups.promise"),
     "decide": (f"{_GROUPS}._decide", f"{_ENDS}.commit"),
@@ -401,7 +401,7 @@ Groups.STANDS_FOR = {
     "reopen_member": (f"{_ENDS}.resume",),
     "crash": (f"{_COORDINATORS}._reopen",),
     "crash_member": (f"{_COORDINATORS}._reopen",),
-    "move": (f"{_COORDINATORS}.release", f"{_SHARED}.coordinators.SharedCoordinators._goes"),
+    "move": (f"{_COORDINATORS}.release", f"{_SHARED}.coordinators.SharedCoordinators._released"),
 }
 
 SCENARIOS: Final = {

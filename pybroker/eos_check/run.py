@@ -1,14 +1,11 @@
 """One run: a broker, the proxy, the pipeline, the input, the faults, and the topics at the end.
 
 A run ends when the pipeline has caught up: the input's subscriptions have no backlog, and nothing
-has passed the proxy for a while, which is short if the output is already as expected. Transactions
-of a killed pipeline would end by their timeout. They are aborted as soon as nothing else happens,
-so that a run takes seconds.
+has passed the proxy for a while, which is short if the output is already as expected.
 """
 
 import threading
 import time
-from bisect import bisect_right
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -19,10 +16,11 @@ from urllib.error import HTTPError
 from pybroker.client import PulsarException
 from pybroker.eos_check.asked import Asked
 from pybroker.eos_check.class_archive import ClassArchive
-from pybroker.eos_check.connection_trace import Event, Txn
+from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.faults import Fault, Passing, Schedule, Victim
 from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, passed
 from pybroker.eos_check.judgement import outputs_of, same
+from pybroker.eos_check.left_open import LeftOpen
 from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.proxy import Proxy
 from pybroker.eos_check.room import check_room
@@ -120,7 +118,7 @@ class _Run:
         self._broker = broker
         self._topics = Topics(broker.service_url, broker.admin_url, settings.kafka)
         self._backlogs = Asked(lambda: self._topics.backlogs(settings.input))
-        self._live = Asked(self._topics.open_transactions)
+        self._left_open = LeftOpen(self._topics, settings.kafka, self._note)
         self._outputs = Asked(self._read)
         self._rows = Rows((), {})
         self.result = RunResult(schedule, was_series=series is not None)
@@ -128,8 +126,6 @@ class _Run:
         self._fallen: Victim | None = None  # set on the proxy's thread
         self._wake = threading.Event()
         self._counts: dict[Passing, int] = {}
-        self._open: dict[Txn, int] = {}  # number of the pipeline's start that began it
-        self._starts_ms: list[float] = []  # of the pipeline, since the epoch
         self._waves: list[list[Input]] = []
         self._ends = 0
         self._seen_life = 0  # the last start that sent something to the broker
@@ -206,11 +202,7 @@ class _Run:
     def _on_event(self, event: Event) -> None:
         self._moved_s = time.monotonic()
         self._seen_life = self._pipeline.lives
-        if event.answer and not event.error and event.txn is not None:
-            if event.what == "NEW_TXN":
-                self._open[event.txn] = self._pipeline.lives
-            elif event.what in ("COMMIT", "ABORT"):
-                self._open.pop(event.txn, None)
+        self._left_open.follow(event, self._pipeline.lives)
         self._add(event)
 
     def _add(self, event: Event) -> None:
@@ -315,7 +307,7 @@ class _Run:
             return False
         quiet_s = time.monotonic() - self._moved_s
         if quiet_s >= _ABANDONED_S:
-            self._abort_abandoned()
+            self._left_open.abort_abandoned(self._pipeline.lives, self._moved_s)
         if self._waves:
             self._publish_next(quiet_s)
             return False
@@ -334,7 +326,7 @@ class _Run:
             self._start_pipeline()
 
     def _start_pipeline(self) -> None:
-        self._starts_ms.append(time.time() * 1000)
+        self._left_open.pipeline_starts()
         try:
             self._pipeline.start()
         except OSError as error:
@@ -481,21 +473,11 @@ class _Run:
         pause_s = self._clean.pause_s if self._clean is not None else 0.0
         return max(self._settings.settle_s, _TIMES_PAUSE * pause_s)
 
-    def _look_for_open(self) -> None:
-        """Kafka's requests do not say which transaction they are about: the broker does."""
-        if self._settings.kafka:
-            for txn, began_ms in self._live.answer(self._moved_s):
-                self._open.setdefault(txn, bisect_right(self._starts_ms, began_ms))
-
-    def _abort_abandoned(self) -> None:
-        self._look_for_open()
-        self._abort([txn for txn, life in self._open.items() if life < self._pipeline.lives])
-
     def _has_timed_out(self, quiet_s: float) -> bool:
         """Ends what the pipeline left open if it has stopped before all is done. What a transaction
         holds back is not lost: its timeout comes, and then the topics can be judged.
         """
-        if self._clean is None or not self._open or quiet_s < self._settle_s():
+        if self._clean is None or not self._left_open or quiet_s < self._settle_s():
             return False
         if not any(self._judged_backlogs().values()):  # then it is over, unless output is missing
             outputs = self._outputs.answer(self._moved_s)
@@ -503,12 +485,5 @@ class _Run:
                 return False
         elif quiet_s < _FORGOTTEN_S:
             return False
-        self._abort(list(self._open))
+        self._left_open.abort_all()
         return True
-
-    def _abort(self, transactions: list[Txn]) -> None:
-        """Ends transactions as their timeouts would."""
-        for txn in transactions:
-            life = self._open.pop(txn, 0)
-            if self._topics.abort(txn):
-                self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")

@@ -139,7 +139,7 @@ def as_answer(error: BaseException) -> PulsarError:
         return _as_answer(error)
     finally:
         at: BaseException | None = error
-        while at is not None:
+        while at is not None and at.__traceback__ is not None:  # a chain may be a circle
             at.__traceback__ = None
             at = at.__cause__ or at.__context__
 

@@ -27,6 +27,7 @@ from pybroker.broker.scalable import drains
 from pybroker.broker.scalable.layout import Layout, layout_of, scalable_layout
 from pybroker.broker.scalable.migration import Migration
 from pybroker.broker.topics import Topics
+from pybroker.client.connection.connection import KEEP_ALIVE_S
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
 from pybroker.simulation.world import SimulatedClock
@@ -39,6 +40,7 @@ KEYS: Final = 4
 CRASH_CHANCE: Final = 0.4
 MOST_ACTIVE: Final = 5
 QUIET_ROUNDS: Final = 30
+LONG_QUIET_S: Final = 3 * KEEP_ALIVE_S  # by then a client has noticed that its connection is silent
 SILENCE_MS: Final = 20_000  # after it, a segment has nothing more to give
 
 
@@ -315,12 +317,14 @@ class Splitting(Feature):
 
     def rest(self) -> None:
         self.reader.quiet = 0  # until now it may have waited for a transaction
+        self.rests_from_s = self.world.now
         self.simulation.wait(self._is_read, "the stream reader")
 
     def _is_read(self) -> bool:
         """Or nothing comes any more: the account tells what is missing."""
         is_all = all(value in self.reader.read for value in self._certain())
-        return is_all or self.reader.quiet > QUIET_ROUNDS
+        rests_s = self.world.now - self.rests_from_s
+        return is_all or (self.reader.quiet > QUIET_ROUNDS and rests_s > LONG_QUIET_S)
 
     def account(self, logs: Logs) -> list[str]:
         there: Collection[str] = self.reader.read
