@@ -27,6 +27,7 @@ from pybroker.kafka.offsets.records import (
 )
 from pybroker.kafka.offsets.state import OffsetsState
 from pybroker.kafka.transactions.values import Kept, ProducerKey, StoredProducer
+from pybroker.transaction.coordinator.ends.participants import TransactionEnd
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -53,15 +54,13 @@ class OffsetsWorld(World):
 
     def end_on_subscription(
         self,
-        txn_id: TxnId,
+        end: TransactionEnd,
         topic: str,
         subscription: str,
-        action: TxnAction,
-        low_watermark: int,
         not_later: bool = False,
     ) -> Awaitable[Any] | None:
         assert topic == TOPIC
-        return self.log.end(txn_id, subscription, action, not_later)
+        return self.log.end(end.txn_id, subscription, end.action, not_later)
 
     def offset(self, offset: int, metadata: str = "") -> Committed:
         return Committed(offset, -1, metadata, 0, self.log.next_order())
