@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pybroker.eos_check import asked, run
+from pybroker.eos_check.connection_trace import Event
+from pybroker.eos_check.left_open import LeftOpen
 from pybroker.eos_check.run_result import Clean
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import Output
@@ -27,6 +29,9 @@ class Topics:
 
     def backlogs(self, _: str) -> dict[str, int]:
         return {"s": 0 if self.aborted else self.backlog}
+
+    def open_transactions(self) -> list[tuple[tuple[int, int], int]]:
+        return []
 
     def abort(self, txn: tuple[int, int]) -> bool:
         self.aborted.append(txn)
@@ -56,7 +61,8 @@ def a_run(topics: Topics, found: tuple[Output, ...] = (INVOICE,)) -> run._Run:
     pipeline = {"lives": 1, "exit_code": lambda self: None}
     made._pipeline = type("Pipeline", (), pipeline)()  # type: ignore[assignment]
     made._seen_life = 1
-    made._open[TXN] = 1
+    made._left_open = LeftOpen(made._topics, False, made._note)
+    made._left_open.follow(Event("NEW_TXN", answer=True, txn=TXN), life=1)
     return made
 
 
