@@ -1,4 +1,4 @@
-"""The end of the journal, as the worker thread sees it.
+"""Writes frames to the end of the journal and syncs them, in the worker thread.
 
 One commit runs at a time, so no two threads use a writer at once.
 """

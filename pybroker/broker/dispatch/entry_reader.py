@@ -27,7 +27,9 @@ Range = tuple[int, int]
 
 
 class HiddenRanges(Protocol):
-    """Aborted messages and markers; implemented in transaction.aborted_txns."""
+    """Aborted messages and markers; implemented in
+    transaction.buffer.log_order.aborted_txns.
+    """
 
     def ranges_within(self, ledger_id: int, first: int, last: int) -> list[Range]: ...
 
@@ -47,7 +49,7 @@ class ReadableTopic(Protocol):
 
 class WithheldEntries(Protocol):
     """Messages that open transactions have acknowledged individually; implemented in
-    transaction.pending_ack.
+    transaction.pending_acks.pending_ack.
     """
 
     @property
