@@ -2,8 +2,8 @@
 
 It forwards frame by frame, so that the run can stop exactly before a command or exactly before its
 answer. It changes answers that name a broker so that they name the proxy. Kafka's clients have a
-port of their own. When a victim is killed, all
-connections end; frames that were already forwarded still reach the broker if it is alive.
+port of their own. When a victim is killed, all connections end; frames that were already forwarded
+still reach the broker if it is alive.
 
 It runs on its own event loop in a thread, where it calls `on_passing` and `on_event`.
 """

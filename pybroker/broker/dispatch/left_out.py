@@ -6,11 +6,11 @@ messages that no consumer was given. So a plain acknowledgement does not apply t
 out here.
 
 Such a batch may be delivered again, with other messages left out or none; or only a part of it is
-delivered again, which an abort gave back. Then an acknowledgement
-of the whole batch does not say to which delivery it refers. It counts for the messages common to
-all deliveries; as many acknowledgements as there were deliveries count for the messages of any. In
-a transaction it is refused. Once the client has asked for the batch again, the next delivery takes
-the place of those before; until it comes, an acknowledgement refers to these.
+delivered again, which an abort gave back. Then an acknowledgement of the whole batch does not say
+to which delivery it refers. It counts for the messages common to all deliveries; as many
+acknowledgements as there were deliveries count for the messages of any. In a transaction it is
+refused. Once the client has asked for the batch again, the next delivery takes the place of those
+before; until it comes, an acknowledgement refers to these.
 """
 
 from collections.abc import Iterable, Sequence
