@@ -51,6 +51,8 @@ class _Asked:
 class KafkaWire:
     """Implements Wire."""
 
+    frame_at_most = 100 * 1024 * 1024  # as socket.request.max.bytes; an answer has many batches
+
     def __init__(self, host: str, port: int) -> None:
         """`host` and `port` are the proxy's."""
         self._place = {"host": host, "port": port}

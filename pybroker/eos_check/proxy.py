@@ -19,7 +19,6 @@ from pybroker.eos_check.faults import Passing, Victim
 from pybroker.eos_check.pulsar_wire import PulsarWire
 from pybroker.eos_check.wire import Unreadable, Wire
 from pybroker.testing.loop_thread import LoopThread
-from pybroker.wire.frames import FRAME_OVERHEAD_BYTES
 
 OnPassing = Callable[[Passing], Victim | None]
 OnEvent = Callable[[Event], None]
@@ -27,7 +26,6 @@ _Place = tuple[str, int]
 _NOWHERE: Final[_Place] = ("", 0)
 _HOST: Final = "127.0.0.1"
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # the first bytes of TLS; as a frame's size they are too large
-_FRAME_AT_MOST: Final = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # as maxMessageSize
 # A command without an answer gets this long to reach the broker before the kill "after" it.
 _UNANSWERED_S: Final = 0.05
 
@@ -193,17 +191,17 @@ class Proxy:
         age = self._age
         with contextlib.suppress(_Ended, Unreadable, OSError, asyncio.IncompleteReadError):
             while True:
-                frame = await self._read_frame(source)
+                frame = await self._read_frame(source, wire)
                 await self._open.wait()
                 if self._age != age:
                     return
                 await pass_on(frame, sink, wire)
                 await sink.drain()
 
-    async def _read_frame(self, source: asyncio.StreamReader) -> bytes:
+    async def _read_frame(self, source: asyncio.StreamReader, wire: Wire) -> bytes:
         head = await source.readexactly(4)
         size = int.from_bytes(head, "big")
-        if not 4 <= size <= _FRAME_AT_MOST:
+        if not 4 <= size <= wire.frame_at_most:
             self.saw_tls |= head.startswith(_TLS_HANDSHAKE)
             raise _Ended  # the broker would also just close the connection
         return head + await source.readexactly(size)

@@ -12,6 +12,8 @@ class Unreadable(Exception):
 class Wire(Protocol):
     """A connection. Frames have their size in front; everything raises Unreadable."""
 
+    frame_at_most: int  # bytes; the broker, too, closes a connection for a larger one
+
     def from_client(self, frame: bytes) -> Seen: ...
 
     def from_broker(self, frame: bytes) -> tuple[Seen, bytes]:
