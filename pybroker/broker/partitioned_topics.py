@@ -52,6 +52,7 @@ class PartitionedTopics:
         """
         await self._check_growth(name, partitions)
         await take_all(self._topics.ownership, map(name.partition_at, range(partitions)))
+        await self._check_growth(name, partitions)  # it may have changed meanwhile
         await self._topics.change(name, _grow(self._topics, self._factory, name, partitions))
 
     async def declare(self, name: TopicName, partitions: int) -> None:
@@ -82,9 +83,12 @@ class PartitionedTopics:
         return True
 
     async def doom(self, name: TopicName, only_while: KeyAt | None = None) -> None:
-        """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound."""
+        """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound;
+        MadeScalable for a part of a scalable topic, which is deleted with that.
+        """
         tenants = self._topics.tenants
         await self._topics.settled(name)
+        self._topics.check_not_migrated(name)
         if not tenants.partitions(name) and not tenants.doomed_partitions(name):
             raise TopicNotFound(f"{name} is not a partitioned topic")
         await self._topics.change(name, tenants.doom_partitions(name, only_while))

@@ -27,6 +27,7 @@ class SharedChanges:
 
     async def delete(self, name: TopicName) -> None:
         await self._topics.ownership.refreshed()
+        self._topics.check_not_migrated(name)
         if self._topics.tenants.partitions(name):
             target = f"{_path(name)}/partitions?force=true"
             _check(await self._membership.ask_admin("DELETE", target))
@@ -37,6 +38,7 @@ class SharedChanges:
             _check(await self._membership.others.ask(owner, "DELETE", target))
 
     async def grow(self, name: TopicName, partitions: int) -> None:
+        self._topics.check_not_migrated(name)
         target = f"{_path(name)}/partitions"
         _check(await self._membership.ask_admin("POST", target, b"%d" % partitions))
 

@@ -1,6 +1,7 @@
 """Scalable topics through the admin REST: codes, records, statistics, permissions."""
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -278,3 +279,32 @@ def test_an_ordinary_topic_is_made_scalable(
     assert admin.delete(f"{N}/{namespace}", params={"force": "true"}).status_code == 204
     assert admin.put(f"{N}/{namespace}").status_code == 204
     assert admin.get(f"/admin/v2/persistent/{namespace}").json() == []
+
+
+def test_a_subscription_that_is_made_on_the_former_topic_is_on_the_new_segments_too(
+    admin: httpx.Client, namespace: str, admin_broker: RunningBroker
+) -> None:
+    """By the routes of ordinary topics: it would miss what comes before its first consumer."""
+    name = f"{namespace}/old"
+    ordinary = f"/admin/v2/persistent/{name}"
+    assert admin.put(f"{ordinary}/partitions", content="2").status_code == 204
+    assert admin.post(f"{S}/{name}/migrate").status_code == 204
+    for start in ("earliest", "latest"):
+        made = admin.put(f"{ordinary}/subscription/{start}", content=f'"{start}"')
+        assert made.status_code == 204
+    rewound: list[str] = []
+
+    async def watch(started: Any) -> None:
+        async def hear(topic: Any, subscription: str) -> None:
+            rewound.append(f"{topic} {subscription}")
+
+        started.topics.scalable.on_rewound(hear)
+
+    admin_broker.call(watch)
+    for number in range(4):
+        stats = admin.get(f"{S}/{name}/segments/{number}/stats").json()
+        assert {"earliest", "latest"} <= stats["subscriptions"].keys()
+    reset = f"{ordinary}/subscription/earliest/resetcursor"
+    assert admin.post(f"{reset}/0").status_code == 204
+    assert admin.post(reset, content='"earliest"').status_code == 204
+    assert set(rewound) == {f"topic://{name} earliest"} and len(rewound) == 4

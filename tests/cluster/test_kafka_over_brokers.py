@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from kafka_batches import split_batches
 from kafka_cluster import KafkaCluster, partition
 from kafka_produce import FETCH, INIT_PRODUCER_ID, batch, fetch_body, sequenced
+from rest import Rest
 from txn_cluster import TxnBroker
 
 from pybroker.kafka import shared_nodes
@@ -213,6 +214,25 @@ def test_numbers_of_nodes_are_stable_and_different(monkeypatch: pytest.MonkeyPat
     assert node_numbers(["a:1"])["a:1"] == node_numbers(["a:1", "b:1", "c:1"])["a:1"]
     monkeypatch.setattr(shared_nodes, "crc32", lambda _: 0x7FFFFFFF)
     assert node_numbers(["b:1", "a:1"]) == {"a:1": 0x7FFFFFFF, "b:1": 0}
+
+
+def test_what_was_made_scalable_is_changed_through_none_of_them() -> None:
+    """In the words of a broker that is alone."""
+    cluster = KafkaCluster(0, serves_http=True)
+    try:
+        brokers = cluster.two()
+        cluster.create(brokers[0], "orders", 4)
+        Rest(cluster, brokers[0]).do("POST", "v2/scalable/public/default/orders/migrate")
+        for broker in brokers:
+            body: dict[str, Any] = {"topic_names": ["orders"], "timeout_ms": 30_000}
+            (answer,) = cluster.ask(broker, DELETE_TOPICS, 5, body)["responses"]
+            assert answer["error_code"] == ErrorCode.POLICY_VIOLATION, answer
+            grown = {"name": "orders", "count": 10, "assignments": None}
+            body = {"topics": [grown], "timeout_ms": 30_000, "validate_only": False}
+            (result,) = cluster.ask(broker, CREATE_PARTITIONS, 3, body)["results"]
+            assert result["error_code"] == ErrorCode.POLICY_VIOLATION, result
+    finally:
+        cluster.close()
 
 
 def test_a_topic_on_several_brokers_grows_and_is_deleted_through_any_of_them() -> None:

@@ -1,5 +1,6 @@
 """An ordinary topic whose partitions several brokers serve is made scalable by one decision."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
@@ -11,8 +12,9 @@ from v5_client import V5Connection
 from pybroker.base.errors import ServiceNotReady, TopicTerminated
 from pybroker.base.names import TopicName, any_topic
 from pybroker.broker.brokers.other_brokers import Reply
+from pybroker.broker.namespaces.tenants import Conflict
 from pybroker.broker.scalable.migration import Migration
-from pybroker.broker.scalable.record import of_segment
+from pybroker.broker.scalable.record import TopicRecord, of_segment
 from pybroker.client.aio import Consumer, Producer
 
 NAME: Final = any_topic("topic://public/default/orders")
@@ -210,6 +212,54 @@ def test_the_name_is_free_after_a_deletion(pair: Pair) -> None:
         pair.send(str(part), b"new")
         assert pair.read(str(part), "new") == [b"new"]
     assert pair.two.ownership.owns(TopicName.parse(theirs(pair)))
+
+
+@pytest.mark.parametrize("partitions", [0, 4])
+def test_a_namespace_is_deleted_with_what_was_made_scalable(partitions: int) -> None:
+    cluster = TxnCluster(0, serves_http=True)
+    rest, other = (Rest(cluster, cluster.start(name)) for name in ("one", "two"))
+    shop, topic = "v2/namespaces/public/shop", "v2/persistent/public/shop/orders"
+    rest.do("PUT", shop)
+    rest.do("PUT", f"{topic}/partitions", b"%d" % partitions) if partitions else rest.do(
+        "PUT", topic
+    )
+    rest.do("POST", "v2/scalable/public/shop/orders/migrate")
+    assert rest.ask("DELETE", shop).status == 409
+    rest.do("DELETE", shop, force="true")
+    rest.do("PUT", shop)
+    assert other.get("v2/scalable/public/shop") == []
+    assert other.get("v2/persistent/public/shop") == []
+    assert other.get("v2/persistent/public/shop/partitioned") == []
+    cluster.close()
+
+
+@pytest.mark.parametrize("force", ["true", "false"])
+def test_a_deletion_of_the_ordinary_topic_is_refused_and_changes_nothing(
+    pair: Pair, force: str
+) -> None:
+    pair.rest.do("POST", MIGRATE)
+    for rest in (pair.rest, pair.other_rest):
+        path = "v2/persistent/public/default/orders/partitions"
+        refused = rest.ask("DELETE", path, force=force)
+        assert refused.status == 409 and "was made scalable" in refused.json()["reason"]
+        assert rest.get(path)["partitions"] == 4
+    pair.check_is_scalable()
+
+
+def test_of_several_migrations_at_once_none_harms_the_others(pair: Pair) -> None:
+    owner = pair.owner()
+    topics, metadata = owner.broker.topics, owner.broker._backend.metadata
+    migration = Migration(topics, topics.scalable, metadata, topics._clock)
+
+    async def together() -> list[Any]:
+        work = (migration.migrate(NAME) for _ in range(3))
+        return await asyncio.gather(*work, return_exceptions=True)
+
+    ended = pair.cluster.world.call(owner.node, together())
+    assert any(isinstance(each, TopicRecord) for each in ended), ended
+    assert all(isinstance(each, TopicRecord | Conflict) for each in ended), ended
+    assert pair.cluster.world.failures == []
+    pair.check_is_scalable()
 
 
 def layout_in_the_end(cluster: TxnCluster, broker: TxnBroker) -> Any:

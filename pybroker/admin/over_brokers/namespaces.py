@@ -22,7 +22,7 @@ from pybroker.admin.over_brokers.parts import PartRoutes
 from pybroker.admin.replies import check
 from pybroker.admin.routing import flag, namespace_of, tenant_of
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
-from pybroker.base.names import SCALABLE, TopicName
+from pybroker.base.names import TopicName
 from pybroker.broker.brokers.other_brokers import ONLY_DOOMED, Bundles, Reply
 from pybroker.broker.brokers.ownership import Bundle
 from pybroker.broker.namespaces.tenants import Conflict, Mark, NotFound
@@ -169,21 +169,28 @@ class NamespaceRoutesOverBrokers:
         if not mark.forced:
             await self._check_still_empty(namespace, mark)
         await self._refreshed(namespace, mark)
-        forced = {"force": "true", ONLY_DOOMED: "true"}
+        # First of all: they take along what they were made of, which nobody can delete otherwise.
+        scalable = topics.tenants.scalable_topics(namespace)
+        await self._delete_each(request, scalable, SCALABLE_DELETION)
+        await self._refreshed(namespace, mark)
         for name in topics.tenants.partitioned_topics(namespace):
             with suppress(TopicNotFound):  # another request has deleted it
                 await self._parts.delete(request, name, only_while=mark.at)
         names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
-        names += topics.tenants.scalable_topics(namespace)
+        await self._delete_each(request, names, DELETION)
+        await self._refreshed(namespace, mark)
+
+    async def _delete_each(
+        self, request: Request, names: list[TopicName], deletion: tuple[str, str]
+    ) -> None:
+        forced = {"force": "true", ONLY_DOOMED: "true"}
 
         async def delete(name: TopicName) -> Reply:
-            deletion = SCALABLE_DELETION if name.domain == SCALABLE else DELETION
             return await self._asking.topic(request, name, *deletion, forced)
 
         async for _, reply in all_of(names, delete):
             if reply.status != _NOT_FOUND:
                 check(reply)
-        await self._refreshed(namespace, mark)
 
     async def _check_still_empty(self, namespace: str, mark: Mark) -> None:
         """Raises Conflict if the namespace has topics; then the deletion has ended."""

@@ -183,6 +183,8 @@ class PartRoutes:
         if tenants.doomed_partitions(name):
             await self._delete_doomed(request, name)
         elif not continues(request):  # otherwise it has been finished meanwhile
+            await self._topics.ownership.refreshed()  # it may just have been made scalable
+            self._topics.check_not_migrated(name)
             if not flag(request, "force"):
                 await self._check_unused(request, name)
             await self.delete(request, name)

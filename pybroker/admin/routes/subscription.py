@@ -113,7 +113,11 @@ class SubscriptionRoutes:
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
         for topic in without:
             start = _mark_delete_before(first, topic)
+            late = isinstance(topic, Topic) and topic.terminated
             made = await topic.subscription(name, start, properties, create=True)
+            if self._topics.is_segment(topic.name):
+                after_it = None if start is None else EARLIEST
+                await self._topics.scalable.subscribed(topic, made, after_it, late)
             if flag(request, "replicated") and isinstance(made, Subscription):
                 await subscription_properties.replicate(made.cursor)
 
@@ -229,10 +233,16 @@ class SubscriptionRoutes:
             await single(self._topics, topic_of(request), "go to a message of")
         async for topic, subscription in self._each(request):
             await subscription.seek(*await _place(topic, body))
+            await self._rewound(topic, subscription)
 
     async def reset_to_time(self, request: Request) -> None:
-        async for _, subscription in self._each(request):
+        async for topic, subscription in self._each(request):
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
+            await self._rewound(topic, subscription)
+
+    async def _rewound(self, topic: Topic, subscription: Subscription) -> None:
+        if self._topics.is_segment(topic.name):
+            await self._topics.scalable.rewound(topic.name.scalable_name, subscription.name)
 
     async def _each_wanted(self, request: Request) -> AsyncIterator[ServedTopic]:
         """The topics, auto-created if that is enabled. Raises HTTPException."""

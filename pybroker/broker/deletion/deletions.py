@@ -35,7 +35,7 @@ from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
-from pybroker.base.names import SEGMENT, TopicName
+from pybroker.base.names import SCALABLE, SEGMENT, TopicName
 from pybroker.base.runtime import Tasks
 from pybroker.broker.deletion.topic_storage import TopicStorage
 from pybroker.broker.namespaces.permissions import Permissions
@@ -44,6 +44,7 @@ from pybroker.logs import audit
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "/deletions/"
+_SCALABLE: Final = quote(f"/{SCALABLE}/", safe="")  # in the keys of their tombstones
 _AT_ONCE: Final = 64  # partitions
 _RETRY_S: Final = 1.0
 _RETRY_OFFSETS_S: Final = 5.0  # requests for the name try it, too
@@ -125,6 +126,7 @@ class Deletions:
         self._tombstones: dict[str, list[str]] = {}  # their keys, by Doomed.key
         self._running: dict[str, asyncio.Task[None]] = {}  # by Doomed.key
         self._concerned: dict[str, TopicName] = {}  # the topics of running deletions
+        self._taking_along: set[str] = set()  # what takes ordinary topics along, by Doomed.key
         self._later: set[str] = set()  # by Doomed.key: only the name is not free
         self._tasks = Tasks("deletions")
         metadata.watch(PREFIX, self._changed)
@@ -143,8 +145,18 @@ class Deletions:
         keys = {*self._tombstones.pop(what, ()), key}
         if self._metadata.get(key) is None:
             keys.remove(key)
+        self._taking_along.discard(what)
         if keys:
             self._tombstones[what] = sorted(keys)
+            if _SCALABLE in what and any(map(self._takes_along, keys)):
+                self._taking_along.add(what)
+
+    def _takes_along(self, key: str) -> bool:
+        """Whether it is a scalable topic's that was made of ordinary ones."""
+        try:
+            return self._metadata.get(key) is not None and bool(self._stored(key).ordinary)
+        except CorruptStorage:  # whoever wants to finish it says so
+            return False
 
     async def finish_all(self) -> None:
         """Finish interrupted deletions, at start, before anything is opened. Raises
@@ -198,16 +210,20 @@ class Deletions:
             await asyncio.shield(self._running[doomed.key])
 
     def concerns(self, topic: TopicName) -> bool:
-        """Whether this topic, or the partitioned topic that it belongs to, is being deleted."""
+        """Whether this topic, or the partitioned or scalable topic that it belongs to, is being
+        deleted.
+        """
         # Kept fast, without a generator: every command of a transaction asks.
-        for key in _keys_of(topic):  # noqa: SIM110
+        for key in _keys_of(topic):
             if key in self._running or key in self._tombstones:
                 return True
-        return False
+        return bool(self._taking_along) and _scalable_key_of(topic) in self._taking_along
 
     async def settled(self, topic: TopicName) -> None:
         """Return when `concerns` may have become false. Raises ServiceNotReady."""
         await self._finish(_keys_of(topic))
+        if (key := _scalable_key_of(topic)) in self._taking_along:
+            await self._finish([key])
 
     async def subscriptions_settled(self, topic: TopicName) -> None:
         """Return when no subscription of this topic is being deleted. Raises ServiceNotReady."""
@@ -375,3 +391,9 @@ def _keys_of(topic: TopicName) -> tuple[str, ...]:
     if (whole := topic.partitioned_name) == topic:
         return (tombstone_key(topic),)
     return tombstone_key(topic), tombstone_key(whole)
+
+
+@lru_cache(maxsize=1000)
+def _scalable_key_of(topic: TopicName) -> str:
+    """What the keys of tombstones of an ordinary topic's scalable namesake begin with."""
+    return tombstone_key(topic.scalable_name) if topic.domain == "persistent" else ""

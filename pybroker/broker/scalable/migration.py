@@ -52,6 +52,8 @@ class Migration:
         elsewhere = [] if others is None else await others.attached(name)
         async with self._topics.room.for_more(name, 0):
             with self._scalable.noting(name, "migrate", "manual", ()):
+                self._check_there(ordinary, partitions)
+                await self._topics.settled(ordinary)  # it may be unloaded just now
                 deciding = self._decide(name, partitions, force, elsewhere)
                 await self._topics.change(ordinary, deciding)
                 await self._scalable.settled(name)
@@ -74,15 +76,23 @@ class Migration:
             raise TopicNotFound(f"{ordinary} does not exist")
         return partitions
 
+    def _check_there(self, ordinary: TopicName, partitions: int) -> None:
+        """Raises Conflict if the ordinary topic is not what it was found to be."""
+        topics = self._topics
+        is_there = bool(partitions) or topics.exists(ordinary)
+        found = topics.tenants.partitions(ordinary)
+        if topics.deletions.concerns(ordinary) or found != partitions or not is_there:
+            raise Conflict(f"{ordinary} was changed meanwhile", "try again")
+
     async def _decide(
         self, name: TopicName, partitions: int, force: bool, elsewhere: list[Attached]
     ) -> None:
         ordinary, tenants = name._replace(domain="persistent"), self._topics.tenants
         check_owned(self._topics.ownership, name)
-        if self._topics.deletions.concerns(ordinary) or tenants.partitions(ordinary) != partitions:
-            raise Conflict(f"{ordinary} was changed meanwhile", "try again")
+        tenants.check_takes_topics(name.namespace_name)
         if self._scalable.find(name) is not None:
             raise Conflict(f"{name} exists already", "delete it first, or use another name")
+        self._check_there(ordinary, partitions)
         here = self._scalable.parts.attached(name)
         if not force and (found := cannot_follow([here, *elsewhere])) is not None:
             raise _in_use(found)

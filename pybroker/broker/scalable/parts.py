@@ -89,7 +89,7 @@ class Parts:
         self._topics = topics
         self._scalable = scalable
         self._factory = factory
-        self._free: set[TopicName] = set()  # scalable topics whose parts no other broker has
+        self.freed_of: set[TopicName] = set()  # scalable topics whose parts no other broker has
         self._leaving: dict[TopicName, asyncio.Task[None]] = {}
 
     def attached(self, name: TopicName) -> Attached:
@@ -104,7 +104,7 @@ class Parts:
         no other broker has one loaded. Raises ServiceNotReady.
         """
         record = self._scalable.find(name)
-        others = None if name in self._free else self._topics.others_of_parts
+        others = None if name in self.freed_of else self._topics.others_of_parts
         if others is None or record is None or record.partitions is None:
             return
         if not is_in_place(self._factory, name, record):
@@ -112,9 +112,9 @@ class Parts:
                 task = self._leaving[name] = shared_task(others.leave(name))
                 task.add_done_callback(lambda _: self._leaving.pop(name))
             await asyncio.shield(self._leaving[name])
-        if len(self._free) >= _KNOWN:
-            self._free.clear()
-        self._free.add(name)
+        if len(self.freed_of) >= _KNOWN:
+            self.freed_of.clear()
+        self.freed_of.add(name)
 
     def forget(self, name: TopicName) -> None:
-        self._free.discard(name)
+        self.freed_of.discard(name)

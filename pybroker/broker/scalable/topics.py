@@ -106,11 +106,17 @@ class ScalableTopics:
         self.parts = Parts(topics, self, factory)
         self._tasks = Tasks("scalable topics")
         topics.ownership.on_change(lambda _: None, self._released)
+        metadata.watch(SCALABLE_PREFIX, self._written)
 
     async def _released(self, bundle: Bundle) -> None:
         """Another broker carries its topics' records out. If it comes back, nothing is known."""
-        for name in filter(bundle.holds, list(self._in_place)):
+        for name in filter(bundle.holds, [*self._in_place, *self.parts.freed_of]):
             self._forget(name)
+
+    def _written(self, key: str) -> None:
+        """Whoever has deleted a topic, and however that ended: nothing is known of the next."""
+        if self._metadata.get(key) is None:
+            self._forget(scalable_name(key))
 
     def _forget(self, name: TopicName) -> None:
         for known in (self._in_place, self._taking_over, self._last):
@@ -298,7 +304,6 @@ class ScalableTopics:
         await self.parts.freed(name)
         check_owned(self._topics.ownership, name)
         await self._topics.delete_all_of(_doomed(name, self.get(name)), force)
-        self._forget(name)
 
     # -- change
 

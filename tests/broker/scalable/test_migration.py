@@ -10,12 +10,13 @@ from mortal_backend import Mortal
 from topics_world import Owner, World, run
 from virtual_loop import run_virtually
 
-from managed_ledger.errors import ManagedLedgerError, StorageFailed
+from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TopicNotFound, TopicTerminated
 from pybroker.base.names import TopicName, any_topic
+from pybroker.broker.deletion.deletions import NameNotFree
 from pybroker.broker.namespaces.tenants import Conflict, InUse
 from pybroker.broker.persistent.producers import Producer
 from pybroker.broker.persistent.topic import Topic
@@ -314,6 +315,37 @@ def test_a_deletion_takes_the_ordinary_topic_along_and_frees_its_name(
     scenario(work, partitions)
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_nobody_creates_the_ordinary_topic_while_its_deletion_is_not_finished(
+    partitions: int,
+) -> None:
+    """What was published there would be deleted with the rest."""
+
+    async def work(world: World) -> None:
+        topics, room = world.topics, list[bool]()
+
+        async def forget(name: TopicName) -> None:
+            if not room:
+                raise StorageFull("there is no room")
+
+        topics.deletions.also_forget(forget)
+        await migrate(world)
+        await topics.scalable.delete(SCALABLE)
+        assert topics.scalable.find(SCALABLE) is None
+        for part in parts(partitions):
+            with pytest.raises(NameNotFree):
+                await topics.get(part, create=True)
+        with pytest.raises(NameNotFree):
+            await topics.create_partitioned(ORDERS, 3)
+        room.append(True)
+        await begin(world, partitions)
+        await asyncio.sleep(60)
+        for part in parts(partitions):
+            assert (await world.topic(part)).subscriptions["billing"].backlog == 1
+
+    scenario(work, partitions)
+
+
 def test_a_scalable_topic_of_the_same_name_that_was_made_otherwise_changes_nothing() -> None:
     async def work(world: World) -> None:
         await world.topics.scalable.create(SCALABLE)
@@ -324,6 +356,70 @@ def test_a_scalable_topic_of_the_same_name_that_was_made_otherwise_changes_nothi
             await world.topics.delete_partitioned(ORDERS)
         with pytest.raises(Conflict, match="exists already"):
             await migrate(world)
+
+    scenario(work)
+
+
+# -- beside other changes
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_migration_waits_for_an_unload_and_for_another_migration(partitions: int) -> None:
+    async def work(world: World) -> None:
+        alarms: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: alarms.append(each))
+        begun = [asyncio.ensure_future(migrate(world)) for _ in range(2)]
+        unloading = [asyncio.ensure_future(world.topics.unload(ORDERS))]
+        for _ in range(20):
+            await asyncio.sleep(0)
+            unloading.append(asyncio.ensure_future(world.topics.unload(ORDERS)))
+        ended = await asyncio.gather(*begun, *unloading, return_exceptions=True)
+        assert sorted(type(each).__name__ for each in ended[:2]) == ["Conflict", "TopicRecord"]
+        assert ended[2:] == [None] * len(unloading) and alarms == []
+        await check_after(world, partitions)
+
+    scenario(work, partitions)
+
+
+def test_an_ordinary_topic_that_is_deleted_meanwhile_leaves_no_scalable_one() -> None:
+    async def work(world: World) -> None:
+        topics = world.topics
+        found = migration(world)._found
+        slow = migration(world)
+
+        async def meanwhile(*names: TopicName) -> int:
+            partitions = await found(*names)
+            await topics.delete(ORDERS, force=True)
+            return partitions
+
+        cast(Any, slow)._found = meanwhile
+        with pytest.raises(Conflict, match="changed meanwhile"):
+            await slow.migrate(SCALABLE)
+        assert topics.scalable.find(SCALABLE) is None
+
+    scenario(work, partitions=0)
+
+
+def test_a_migration_after_a_deletion_that_failed_in_the_end_is_carried_out() -> None:
+    """What is known of a topic goes with its record, whoever has deleted that."""
+
+    async def work(world: World) -> None:
+        topics = world.topics
+        await migrate(world)
+        delete = topics.delete_all_of
+
+        async def fails_late(*doomed: Any) -> None:
+            await delete(*doomed)
+            raise StorageFailed("the last answer is lost")
+
+        cast(Any, topics).delete_all_of = fails_late
+        with pytest.raises(StorageFailed):
+            await topics.scalable.delete(SCALABLE)
+        del cast(Any, topics).delete_all_of
+        await begin(world, 2)
+        assert topics.scalable.owned() == []
+        await migrate(world)
+        await check_after(world, 2)
 
     scenario(work)
 
