@@ -83,8 +83,8 @@ def parse_listeners(text: str, internal_name: str = "") -> Listeners:
     found: dict[str, Listener] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, colon, url = part.partition(":")
-        name, kind = name.strip(), _FIELDS.get(urlsplit(url).scheme)
-        if not colon or not name or kind is None or not _has_address(url):
+        name, kind = name.strip(), _kind(url)
+        if not colon or not name or kind is None:
             raise BadListeners(
                 f"advertisedListeners: {part[:200]!r} is not name:pulsar://host:port"
             )
@@ -106,9 +106,11 @@ def parse_listeners(text: str, internal_name: str = "") -> Listeners:
     return Listeners(found, internal)
 
 
-def _has_address(url: str) -> bool:
+def _kind(url: str) -> str | None:
+    """The field for this address; None if it is none."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port is not None and not parts.path.strip("/")
+        is_whole = bool(parts.hostname) and parts.port is not None and not parts.path.strip("/")
     except ValueError:
-        return False
+        return None
+    return _FIELDS.get(parts.scheme) if is_whole else None

@@ -7,7 +7,7 @@ advertised.listeners of Kafka; the key is that of KoP.
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pybroker.base.listeners import BadListeners
 
@@ -23,8 +23,8 @@ def advertised_urls(text: str) -> Mapping[bool, str]:
     for part in filter(None, map(str.strip, text.split(","))):
         # A scheme has no underscore: urlsplit would take SASL_SSL for a path.
         protocol, _, rest = part.partition("://")
-        is_encrypted, address = _ENCRYPTED.get(protocol.lower()), urlsplit(f"//{rest}")
-        if is_encrypted is None or not _is_complete(address):
+        is_encrypted, address = _ENCRYPTED.get(protocol.lower()), _address(rest)
+        if is_encrypted is None or address is None:
             raise BadListeners(
                 f"kafkaAdvertisedListeners: {part[:200]!r} is not PLAINTEXT://host:port or "
                 "SSL://host:port"
@@ -34,13 +34,16 @@ def advertised_urls(text: str) -> Mapping[bool, str]:
                 f"kafkaAdvertisedListeners: {part[:200]!r} is a second address "
                 f"{'with' if is_encrypted else 'without'} TLS; keep one"
             )
-        found[is_encrypted] = f"{_SCHEMES[is_encrypted]}://{address.netloc}"
+        found[is_encrypted] = f"{_SCHEMES[is_encrypted]}://{address}"
     return found
 
 
-def _is_complete(address: SplitResult) -> bool:
+def _address(text: str) -> str | None:
+    """The text if it is host:port and no more."""
     try:
-        has_address = bool(address.hostname) and bool(address.port)
-    except ValueError:  # a port that is none
-        return False
-    return has_address and address.netloc == address.geturl().removeprefix("//")
+        parts = urlsplit(f"//{text}")
+        has_address = bool(parts.hostname) and bool(parts.port)
+    except ValueError:  # a port that is none, or brackets around no address
+        return None
+    is_all = parts.netloc == text and "@" not in text and not any(map(str.isspace, text))
+    return text if has_address and is_all else None

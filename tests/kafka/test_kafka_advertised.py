@@ -55,6 +55,10 @@ def test_a_broker_tells_the_others_of_what_it_serves_only() -> None:
         "PLAINTEXT://example.org:99999",
         "PLAINTEXT://example.org:x",
         "PLAINTEXT://example.org:1/path",
+        "PLAINTEXT://[::1:9092",
+        "PLAINTEXT://[example.org]:9092",
+        "PLAINTEXT://ann@example.org:9092",
+        "PLAINTEXT://example org:9092",
         "PLAINTEXT://a:1,SASL_PLAINTEXT://b:2",
     ],
 )

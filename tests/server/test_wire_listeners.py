@@ -94,6 +94,7 @@ def test_the_default_name_of_apache_pulsar_5_needs_no_listeners() -> None:
         ("a:ftp://in:6650", ""),
         ("a:pulsar://in", ""),
         ("a:pulsar://in:99999", ""),
+        ("a:pulsar://[::1:6650", ""),
         ("a:pulsar://in:1,a:pulsar://in:2", ""),
         (LISTENERS, "nowhere"),
         (LISTENERS, "internal"),
