@@ -21,7 +21,7 @@ from typing import Final
 from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.eos_check.clean_run import clean_run
-from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule, Victim
+from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule, Step, Victim
 from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge_by_command, same
 from pybroker.eos_check.plan import Plan, interleaved, pairs, singles, spread
 from pybroker.eos_check.run import run
@@ -39,6 +39,9 @@ _SHOWN_EVERY_S: Final = 2.0  # how often the crashes of running runs are shown
 # pipeline's start dominates), and some time for the broker's start and for the final check.
 _TIMES_CLEAN: Final = {Victim.PIPELINE: 2.0, Victim.BROKER: 1.25}
 _AROUND_A_RUN_S: Final = 2.0
+_WRITES: Final = frozenset(("SEND", "PRODUCE"))
+# A Kafka client's Fetch is no step.
+_READS: Final = frozenset(("SUBSCRIBE", "OFFSET_COMMIT", "TXN_OFFSET_COMMIT", "SHARE_ACKNOWLEDGE"))
 Say = Callable[[str], None]
 Show = Callable[[int, int, str], None]  # number done, total, and what is counted
 
@@ -399,9 +402,13 @@ def _unjudged(settings: Settings, *clean: RunResult) -> list[str]:
     steps = {passing.step for each in clean for passing in each.passings[0]}
     judged = {*settings.outputs, settings.input}
     known = {_short(topic) for topic in judged}
-    read = {_short(step.topic) for step in steps if step.command == "SUBSCRIBE"}
-    written = {_short(step.topic) for step in steps if step.command == "SEND"}
-    return sorted(written - read - known)
+    return sorted(_topics_of(steps, _WRITES) - _topics_of(steps, _READS) - known)
+
+
+def _topics_of(steps: Iterable[Step], commands: frozenset[str]) -> set[str]:
+    """The topics of these commands. A request of a Kafka client may have several."""
+    named = (step.topic.split(", ") for step in steps if step.command in commands)
+    return {_short(topic) for topics in named for topic in topics if topic}
 
 
 def _short(topic: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.eos_check.connection_trace import Event, Seen, after, before
-from pybroker.eos_check.wire import Unreadable
+from pybroker.eos_check.wire import FRAME_AT_MOST, Unreadable
 from pybroker.kafka.codec.message_table import message_kinds
 from pybroker.kafka.codec.messages import (
     HEADER_BYTES,
@@ -51,13 +51,15 @@ class _Asked:
 class KafkaWire:
     """Implements Wire."""
 
-    frame_at_most = 100 * 1024 * 1024  # as socket.request.max.bytes; an answer has many batches
+    frame_at_most = FRAME_AT_MOST
 
-    def __init__(self, host: str, port: int) -> None:
-        """`host` and `port` are the proxy's."""
+    def __init__(self, host: str, port: int, topics: dict[bytes, str]) -> None:
+        """`host` and `port` are the proxy's. `topics` are names by id, as Metadata told; a client
+        may have asked for them on another connection.
+        """
         self._place = {"host": host, "port": port}
         self._asked: dict[int, _Asked] = {}  # by correlation id
-        self._topics: dict[bytes, str] = {}  # by id, as Metadata told
+        self._topics = topics
 
     def from_client(self, frame: bytes) -> Seen:
         data = frame[_SIZE.size :]

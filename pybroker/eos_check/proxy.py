@@ -99,8 +99,10 @@ class Proxy:
     async def _listen_for_kafka(self) -> asyncio.Server:
         from pybroker.eos_check.kafka_wire import KafkaWire
 
+        topics: dict[bytes, str] = {}
+
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._accept(reader, writer, KafkaWire(_HOST, port), self._for_kafka)
+            self._accept(reader, writer, KafkaWire(_HOST, port, topics), self._for_kafka)
 
         server = await asyncio.start_server(accept, _HOST, 0)
         port: int = server.sockets[0].getsockname()[1]

@@ -3,15 +3,15 @@
 from google.protobuf.message import DecodeError
 
 from pybroker.eos_check.connection_trace import ConnectionTrace, Seen
-from pybroker.eos_check.wire import Unreadable
+from pybroker.eos_check.wire import FRAME_AT_MOST, Unreadable
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, SIZES, encode_frame
+from pybroker.wire.frames import SIZES, encode_frame
 
 
 class PulsarWire:
     """Implements Wire."""
 
-    frame_at_most = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # as maxMessageSize
+    frame_at_most = FRAME_AT_MOST
 
     def __init__(self, url: str) -> None:
         """`url` is the proxy's."""

@@ -43,6 +43,10 @@ class OutputIsTooLarge(Exception):
     """There are more messages than any check needs: the pipeline does not stop writing."""
 
 
+class _Gone(Exception):
+    """The admin API knows no such thing."""
+
+
 class Topics:
     def __init__(self, service_url: str, admin_url: str, kafka: bool = False) -> None:
         self._service_url = service_url
@@ -130,14 +134,26 @@ class Topics:
         for group in groups:
             if group["kind"] == SHARE:  # it is a subscription, too
                 continue
-            offsets = self._ask(f"{_KAFKA_GROUPS}/{quote(group['group'], safe='')}")["offsets"]
-            lags = [each.get("lag", 0) for each in offsets if each["topic"] == local]
-            found[group["group"]] = sum(lags) if lags else self._end_offset(local)
+            with contextlib.suppress(_Gone):
+                found[group["group"]] = self._lag(group["group"], local)
         return found
 
-    def _end_offset(self, local: str) -> int:
-        ends: Any = self._ask(f"/admin/v3/kafka/endOffsets/{quote(local, safe='')}")
+    def _lag(self, group: str, local: str) -> int:
+        """Raises _Gone if there is no such group any more, or the topic is not one of Kafka's."""
+        offsets = self._ask_of_what_may_go(f"{_KAFKA_GROUPS}/{quote(group, safe='')}")["offsets"]
+        if lags := [each.get("lag", 0) for each in offsets if each["topic"] == local]:
+            return sum(lags)
+        ends = self._ask_of_what_may_go(f"/admin/v3/kafka/endOffsets/{quote(local, safe='')}")
         return sum(int(each["endOffset"]) for each in ends)
+
+    def _ask_of_what_may_go(self, path: str) -> Any:
+        """Raises _Gone."""
+        try:
+            return self._ask(path)
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                raise _Gone from None
+            raise
 
     def open_transactions(self) -> list[tuple[Txn, int]]:
         """The ids, and when they began, in milliseconds since the epoch."""

@@ -1,8 +1,12 @@
 """What the proxy needs of a protocol: frames begin with their size, and each is one message."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from pybroker.eos_check.connection_trace import Seen
+
+# As Kafka's socket.request.max.bytes: an answer has many batches. The broker has limits of its own,
+# such as maxMessageSize, and closes a connection for a larger frame.
+FRAME_AT_MOST: Final = 100 * 1024 * 1024
 
 
 class Unreadable(Exception):
@@ -12,7 +16,7 @@ class Unreadable(Exception):
 class Wire(Protocol):
     """A connection. Frames have their size in front; everything raises Unreadable."""
 
-    frame_at_most: int  # bytes; the broker, too, closes a connection for a larger one
+    frame_at_most: int  # bytes; a larger one ends the connection
 
     def from_client(self, frame: bytes) -> Seen: ...
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pybroker.client import Client
@@ -105,6 +105,18 @@ def test_a_group_that_has_committed_nothing_has_everything_left(running: Running
     consumer.close()
 
 
+def test_a_topic_that_kafka_s_clients_do_not_see_has_no_lag(running: RunningBroker) -> None:
+    """A pipeline with clients of both protocols may read it."""
+    topics = Topics(running.service_url, running.admin_url, kafka=True)
+    orders = "persistent://acme/billing/orders"
+    topics.prepare(orders, ["others"])
+    consumer = Consumer({"bootstrap.servers": running.kafka_bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("others", 0, 0)], asynchronous=False)
+    assert topics.backlogs("others") == {"g": 0}
+    assert topics.backlogs(orders) == {}
+    consumer.close()
+
+
 def test_a_transaction_of_a_dead_pipeline_is_found_and_ended(running: RunningBroker) -> None:
     topics = Topics(running.service_url, running.admin_url, kafka=True)
     topics.prepare("in", ["out"])
@@ -136,7 +148,10 @@ def framed(data: bytes) -> bytes:
 
 
 def test_topics_of_requests_by_id_are_named_as_metadata_told() -> None:
-    wire, topic_id = KafkaWire("proxy", 1), b"0123456789abcdef"
+    """Whichever connection asked for the metadata."""
+    topics: dict[bytes, str] = {}
+    wire, other = (KafkaWire("proxy", 1, topics) for _ in range(2))
+    topic_id = b"0123456789abcdef"
     wire.from_client(framed(encode_request(Header(METADATA, 12, 1, "c"), {"topics": None})))
     node = {"node_id": 0, "host": "broker", "port": 2}
     topic = {"name": "out", "topic_id": topic_id, "partitions": []}
@@ -147,13 +162,13 @@ def test_topics_of_requests_by_id_are_named_as_metadata_told() -> None:
     (broker_told,) = told["brokers"]
     assert (broker_told["host"], broker_told["port"]) == ("proxy", 1)
     produce = {"acks": 0, "topic_data": [{"topic_id": topic_id, "partition_data": []}]}
-    seen = wire.from_client(framed(encode_request(Header(PRODUCE, 13, 2, "c"), produce)))
+    seen = other.from_client(framed(encode_request(Header(PRODUCE, 13, 2, "c"), produce)))
     assert seen.passing == Passing(Step("PRODUCE", "out"), Phase.BEFORE)
     assert not seen.is_answered
 
 
 def test_what_a_broker_would_not_read_ends_the_connection() -> None:
-    wire = KafkaWire("proxy", 1)
+    wire = KafkaWire("proxy", 1, {})
     for data in (b"", b"\0\0\0", END_TXN.to_bytes(2, "big") + b"\x7f\xff" + b"\0" * 8):
         with pytest.raises(Unreadable):
             wire.from_client(framed(data))

@@ -117,6 +117,18 @@ def test_nothing_passes_while_it_is_paused(running):
     assert values(running) == [b"one"]
 
 
+def test_messages_are_as_large_as_the_broker_allows():
+    large = b"x" * (6 * 1024 * 1024)
+    with (
+        broker(max_message_size=8 * 1024 * 1024) as running,
+        Proxy(Watch().passing, [].append) as proxy,
+    ):
+        proxy.forward_to(running.service_url)
+        with Client(proxy.url) as client:
+            client.create_producer("out").send(large)
+        assert values(running) == [large]
+
+
 def test_a_client_with_tls_is_noticed(running):
     with Proxy(Watch().passing, [].append) as proxy:
         proxy.forward_to(running.service_url)

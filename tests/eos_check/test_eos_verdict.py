@@ -80,6 +80,20 @@ def test_topics_that_are_judged_or_read_are_not_named():
     ]
 
 
+def test_topics_of_kafka_clients_are_judged_read_or_named_too():
+    """What they read is known by the offsets that they commit."""
+    steps = [
+        Step("PRODUCE", "eos-output, second, stages"),
+        Step("PRODUCE", "audit"),
+        Step("PRODUCE"),  # to topics whose names are unknown
+        Step("TXN_OFFSET_COMMIT", "eos-input"),
+        Step("TXN_OFFSET_COMMIT", "stages"),
+    ]
+    passings = [Passing(step, phase) for step in steps for phase in Phase]
+    settings = Settings(("run",))
+    assert _unjudged(settings, RunResult((), passings=[passings])) == ["audit", "second"]
+
+
 WRITTEN = (
     "out",
     "persistent://public/default/second-partition-1",
