@@ -51,8 +51,11 @@ class Versioned(NamedTuple):
     version: int  # counts from 0 at creation
 
 
+ABSENT: Final = -1
+
+
 class KeyAt(NamedTuple):
-    """The condition that a key has a version."""
+    """The condition that a key has a version; ABSENT: that there is no such key."""
 
     key: str
     version: int
@@ -95,8 +98,8 @@ class MetadataStore(Protocol):
     ) -> asyncio.Future[None]:
         """Idempotent: deleting an absent key succeeds. Fails with BadVersion if the key has another
         version than `expected_version`. Versions start over when a key is created again.
-        `only_while` is checked atomically with the change: if that other key is absent or has
-        another version, the call fails with BadVersion and changes nothing.
+        `only_while` is checked atomically with the change: if that other key has another version,
+        also none, the call fails with BadVersion and changes nothing.
         """
         ...
 

@@ -12,10 +12,9 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from managed_ledger.errors import BadVersion
-from managed_ledger.storage.backend import KeyAt, Versioned
+from managed_ledger.storage.backend import ABSENT, KeyAt, Versioned
 from managed_ledger.storage.operations import Put, Remove, call_safely
 
-ABSENT = -1
 LAST = "\U0010ffff"  # the last of all characters
 
 

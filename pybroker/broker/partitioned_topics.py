@@ -1,6 +1,6 @@
 """Changes of partitioned topics: more partitions, subscribed like the first one; properties."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -26,6 +26,10 @@ class _Topics(Protocol):
     ownership: Ownership
 
     def check_not_migrated(self, name: TopicName) -> None: ...
+    async def refuse_migration(self, name: TopicName) -> None: ...
+    async def unless_migrated(
+        self, name: TopicName, decide: Callable[[KeyAt | None], Awaitable[None]]
+    ) -> None: ...
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None: ...
     async def settled(self, name: TopicName) -> None: ...
     async def change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None: ...
@@ -53,12 +57,17 @@ class PartitionedTopics:
         await self._check_growth(name, partitions)
         await take_all(self._topics.ownership, map(name.partition_at, range(partitions)))
         await self._check_growth(name, partitions)  # it may have changed meanwhile
-        await self._topics.change(name, _grow(self._topics, self._factory, name, partitions))
+        await self._topics.unless_migrated(
+            name,
+            lambda at: self._topics.change(
+                name, _grow(self._topics, self._factory, name, partitions, at)
+            ),
+        )
 
     async def declare(self, name: TopicName, partitions: int) -> None:
         """Sets the number only: other brokers create the subscriptions on their partitions."""
         await self._check_growth(name, partitions)
-        await self._topics.change(name, self._topics.tenants.set_partitions(name, partitions))
+        await self._set(name, partitions, None)
 
     async def _check_growth(self, name: TopicName, partitions: int) -> None:
         await self._topics.settled(name)
@@ -91,7 +100,13 @@ class PartitionedTopics:
         self._topics.check_not_migrated(name)
         if not tenants.partitions(name) and not tenants.doomed_partitions(name):
             raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._topics.change(name, tenants.doom_partitions(name, only_while))
+        if only_while is None:
+            await self._topics.unless_migrated(
+                name, lambda at: self._topics.change(name, tenants.doom_partitions(name, at))
+            )
+        else:
+            await self._topics.refuse_migration(name)
+            await self._topics.change(name, tenants.doom_partitions(name, only_while))
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """Raises Conflict if the topic is not partitioned."""
@@ -106,8 +121,18 @@ class PartitionedTopics:
         self, name: TopicName, partitions: int, properties: Mapping[str, str]
     ) -> None:
         check_last_partition(name, partitions)
-        setting = self._topics.tenants.set_partitions(name, partitions, properties)
-        await self._topics.change(name, setting)
+        await self._set(name, partitions, properties)
+
+    async def _set(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None
+    ) -> None:
+        tenants = self._topics.tenants
+        await self._topics.unless_migrated(
+            name,
+            lambda at: self._topics.change(
+                name, tenants.set_partitions(name, partitions, properties, at)
+            ),
+        )
 
 
 def _check_growth(tenants: Tenants, config: BrokerConfig, name: TopicName, partitions: int) -> None:
@@ -125,10 +150,14 @@ def _check_growth(tenants: Tenants, config: BrokerConfig, name: TopicName, parti
 
 
 async def _grow(
-    topics: _Topics, factory: ManagedLedgerFactory, name: TopicName, partitions: int
+    topics: _Topics,
+    factory: ManagedLedgerFactory,
+    name: TopicName,
+    partitions: int,
+    only_while: KeyAt | None,
 ) -> None:
     """The first partition's durable subscriptions are on all partitions when this returns."""
-    await topics.tenants.set_partitions(name, partitions)
+    await topics.tenants.set_partitions(name, partitions, only_while=only_while)
     first = name.partition_at(0)
     if not factory.exists(first.ledger_name):
         return  # there are no subscriptions yet

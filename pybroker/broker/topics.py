@@ -17,7 +17,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.configuration.config import BrokerConfig
-from pybroker.base.errors import NotAllowed, TopicNotFound
+from pybroker.base.errors import NotAllowed, PulsarError, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SEGMENT, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, Ownership, check_owned, take_all
@@ -25,7 +25,7 @@ from pybroker.broker.client_topics import ServedTopic, persistent
 from pybroker.broker.deletion.deletions import Deletions, Doomed, not_deleted_twice
 from pybroker.broker.deletion.inactive_topics import InactiveTopics
 from pybroker.broker.namespaces.permissions import Permissions
-from pybroker.broker.namespaces.tenants import Conflict, InUse, Tenants
+from pybroker.broker.namespaces.tenants import Conflict, InUse, MadeScalable, Tenants
 from pybroker.broker.namespaces.usable_names import check_free, refuse_internal
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.partitioned_topics import PartitionedTopics
@@ -312,7 +312,7 @@ class Topics(WithScalable):
         self.check_not_migrated(name)
         if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
-        await self.delete_all_of(Doomed(name), force)
+        await self.unless_migrated(name, lambda at: self.delete_all_of(Doomed(name), force, at))
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound, Conflict (unpartitioned), InUse, BadVersion (deleted elsewhere)."""
@@ -350,9 +350,12 @@ class Topics(WithScalable):
         if name in self._changing or self.deletions.concerns(name) or self.was_migrated(name):
             return
         topic.retire("it was unused and is being deleted")
+        vacate = partial(self._vacate, {name})
         try:
-            await self.deletions.delete(Doomed(name), partial(self._vacate, {name}))
-        except ManagedLedgerError as error:
+            await self.unless_migrated(
+                name, lambda at: self.deletions.delete(Doomed(name), vacate, at)
+            )
+        except (ManagedLedgerError, PulsarError) as error:
             log.warning("%s could not be deleted and is unloaded instead: %s", name, error)
             await self.unload(name)
             return
@@ -366,7 +369,9 @@ class Topics(WithScalable):
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
         changes = name in self._changing or self.deletions.concerns(name)
         if partitions and not any(there) and not changes:
-            await self.delete_all_of(Doomed(name, len(partitions)), force=False)
+            doomed = Doomed(name, len(partitions))
+            with suppress(MadeScalable):
+                await self.unless_migrated(name, lambda at: self.delete_all_of(doomed, False, at))
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
         """Discards the loaded topics. None is loaded again: `settled` prevents that."""
@@ -423,7 +428,13 @@ class Topics(WithScalable):
             self._forget(name)
 
     async def change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work during which requests for the topic wait."""
+        """Runs work during which requests for the topic wait, after other such work."""
+        try:
+            while (changing := self._changing.get(name)) is not None:
+                await asyncio.wait([changing])
+        except asyncio.CancelledError:
+            work.close()
+            raise
         task = self._changing[name] = shared_task(work)
         task.add_done_callback(lambda _: self._changing.pop(name))
         await asyncio.shield(task)

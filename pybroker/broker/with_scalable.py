@@ -5,17 +5,25 @@ each sealed, under the names that it had. Once these are pruned, nobody can crea
 topic again: clients of 4.x would publish to a topic that the others do not know.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from managed_ledger.errors import CorruptStorage
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import ABSENT, KeyAt
 from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import TopicTerminated
 from pybroker.base.names import SEGMENT, TopicName
 from pybroker.base.runtime import Clock
-from pybroker.broker.namespaces.tenants import MadeScalable, Tenants, scalable_key
+from pybroker.broker.brokers.ownership import Ownership
+from pybroker.broker.namespaces.tenants import (
+    MadeScalable,
+    Tenants,
+    migration_key,
+    scalable_key,
+)
 from pybroker.broker.namespaces.usable_names import check_creatable
 from pybroker.broker.persistent.topic_services import TopicServices
 
@@ -23,6 +31,11 @@ if TYPE_CHECKING:
     from pybroker.broker.brokers.parts_elsewhere import OtherBrokersOfParts
     from pybroker.broker.scalable.serving import ServesTopics
     from pybroker.broker.scalable.topics import ScalableTopics
+
+
+# A decision about an ordinary topic; the condition must hold when it is written.
+Decide = Callable[[KeyAt | None], Awaitable[None]]
+_RETRIES: Final = 3
 
 
 @lru_cache(maxsize=10_000)
@@ -36,6 +49,7 @@ class WithScalable:
 
     others_of_parts: "OtherBrokersOfParts | None" = None  # None: the broker is alone
     tenants: Tenants
+    ownership: Ownership
     _factory: ManagedLedgerFactory
     _services: TopicServices
     _clock: Clock
@@ -83,6 +97,39 @@ class WithScalable:
                 f"{name} was made scalable: it is a part of {name.scalable_name} now",
                 f"use {name.scalable_name} instead",
             )
+
+    async def unless_migrated(self, name: TopicName, decide: Decide) -> None:
+        """Decides what must not happen to a topic that another broker makes scalable meanwhile,
+        such as its deletion: either this is decided or the migration, on whichever brokers. Raises
+        MadeScalable, what `decide` raises.
+        """
+        if self.others_of_parts is None or name.domain != "persistent":
+            await decide(None)
+            return
+        not_announced = KeyAt(migration_key(name.partitioned_name), ABSENT)
+        for _ in range(_RETRIES):
+            try:
+                await self.refuse_migration(name)
+                await decide(not_announced)
+            except BadVersion:
+                await self.ownership.refreshed()
+            else:
+                return
+        await decide(not_announced)
+
+    async def refuse_migration(self, name: TopicName) -> None:
+        """A migration that was announced, and is not decided, cannot be decided any more. Raises
+        MadeScalable, BadVersion.
+        """
+        key, record = migration_key(name.partitioned_name), _key_of(name)
+        metadata = self._services.metadata
+        if metadata.get(key) is None:
+            return
+        await self.ownership.refreshed()
+        self.check_not_migrated(name)
+        found = metadata.get(record)
+        version = ABSENT if found is None else found.version
+        await metadata.delete(key, only_while=KeyAt(record, version))
 
     def check_creatable(self, name: TopicName) -> None:
         """Raises NotAllowed, NotFound, TopicNotFound; TopicTerminated for what was migrated."""

@@ -12,7 +12,7 @@ from managed_ledger import deletion
 from managed_ledger.errors import BadVersion
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LedgerList, cursor_key, ledgers_key
-from managed_ledger.storage.backend import KeyAt
+from managed_ledger.storage.backend import ABSENT, KeyAt
 from pybroker.base.names import TopicName
 from pybroker.broker.deletion.deletions import Deletions, Doomed
 from pybroker.broker.deletion.topic_storage import TopicStorage
@@ -109,6 +109,36 @@ def test_nothing_is_changed_once_its_reason_is_gone(storage, run, key):  # noqa:
                     await one.metadata.delete(key, only_while=KeyAt(DECISION, 0))
                 with pytest.raises(BadVersion):
                     await one.metadata.put(key, value, known.version, only_while=KeyAt(DECISION, 0))
+                await asyncio.gather(*others)
+            await one.seen()
+            assert one.metadata.get(key) == known
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("key", ["anything/1", KEY, PARTITIONS])
+def test_nothing_is_changed_once_there_is_what_must_not_be_there(storage, run, key):  # noqa: F811
+    """Another broker has written it, and this one does not know it yet."""
+
+    async def scenario():
+        async with storage() as one, storage() as two:
+            value, absent = LedgerList().encode(), KeyAt(DECISION, ABSENT)
+            if key != KEY:
+                value = b'{"partitions": 3}'
+            await one.metadata.put(key, value, only_while=absent)
+            await one.metadata.put("anything/2", b"", only_while=absent)
+            await one.metadata.delete("anything/2", only_while=absent)
+            await one.metadata.delete("anything/2", only_while=absent)
+            known = one.metadata.get(key)
+            await two.metadata.put(DECISION, b"decided")
+            await one.seen()
+            one.metadata._durable.pop(DECISION)
+            for beside in (0, 1):  # alone, and with another change in the transaction
+                others = [one.metadata.put(f"beside/{each}", b"x") for each in range(beside)]
+                with pytest.raises(BadVersion):
+                    await one.metadata.delete(key, only_while=absent)
+                with pytest.raises(BadVersion):
+                    await one.metadata.put(key, value, known.version, only_while=absent)
                 await asyncio.gather(*others)
             await one.seen()
             assert one.metadata.get(key) == known

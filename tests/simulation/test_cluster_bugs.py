@@ -11,10 +11,14 @@ from brokers.simulation import ClusterSimulation
 from test_cluster_simulation import quiet  # noqa: F401
 
 WITHIN_SEEDS = 500
+_SPLITTING = ("splitting over brokers",)
 # By bug: its features, the hint, and the start of the violation.
 CASES = {
     "absence-is-believed": (("late mirrors",), 1, "REFUSED"),
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
+    "children-before-their-parents": (_SPLITTING, 45, "KEY ORDER"),
+    "children-without-subscriptions": (_SPLITTING, 0, "LOSS"),
+    "commits-lost-with-sealed-parents": (_SPLITTING, 0, "LOSS"),
     "decided-one-by-one": (("committing together",), 3, "HALF TOGETHER"),
     "divisions-are-believed": (("divided bundles", "unloading"), 13, "UNMOVED"),
     "each-counts-its-coordinators": (("unlike settings",), 1, "STUCK"),
@@ -29,6 +33,7 @@ CASES = {
     "interrupted-deletions-stay": (("administration", "exodus"), 28, "UNFINISHED"),
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "members-are-told-once": (("groups", "restless bundles"), 16, "STILL OPEN"),
+    "migrations-are-not-heeded": (("deleting beside migrations",), 11, "UNFINISHED"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "others-are-not-asked-to-fence": (("fencing over brokers",), 28, "FENCED WRITE"),
     "parts-stay-where-they-are": (("migrating over brokers",), 0, "STUCK"),
@@ -37,6 +42,7 @@ CASES = {
     "serving-after-the-session-is-lost": ((), 0, ""),
     "system-topics-are-deduplicated": (("handing over",), 1, "TRIMMED"),
     "torn-appends-taken-for-whole": (("exodus", "copying"), 28, "LOSS"),
+    "two-layouts-of-one-epoch": (_SPLITTING, 0, "TWO LAYOUTS"),
     "unloaded-wherever-it-is": (("unloading",), 2, "UNMOVED"),
 }
 

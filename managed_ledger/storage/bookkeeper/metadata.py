@@ -17,7 +17,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
-from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.backend import ABSENT, Versioned
 from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Stored
 from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.joined_nodes import ATTEMPTS, JoinedNodes
@@ -199,6 +199,8 @@ class Metadata:
         """
         if isinstance(deletion, DeleteLedger) or deletion.only_while is None:
             return None
+        if deletion.only_while.version == ABSENT:
+            return None
         try:
             await self._zookeeper.get(self._formats.path_of(deletion.only_while.key))
         except NoNode as why:
@@ -225,7 +227,11 @@ class Metadata:
         if mutation.only_while is None or not parts:
             return parts
         key, version = mutation.only_while
-        return [Check(self._formats.path_of(key), version), *parts]
+        path = self._formats.path_of(key)
+        if version != ABSENT:
+            return [Check(path, version), *parts]
+        await self._zookeeper.make_parents(path)
+        return [Create(path, b""), Delete(path, 0), *parts]  # the first fails if it is there
 
     async def _change_parts(self, mutation: Put | Remove) -> list[Operation]:
         if self._formats.is_shared(mutation.key):

@@ -88,6 +88,9 @@ class TopicStorage:
             await self._remove_keys([tenants.partitions_key(topic)], check())
         if topic.domain == SCALABLE:
             await self._remove_keys([tenants.scalable_key(topic)], check())
+            announced = tenants.migration_key(topic._replace(domain="persistent"))
+            if self._metadata.get(announced) is not None:
+                await self._remove_keys([announced], check())
 
     async def remove_offsets(self, topic: TopicName, check: Decided) -> None:
         """The last step: nobody commits any for a topic that is gone. Raises StorageFull: it frees

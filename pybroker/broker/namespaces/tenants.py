@@ -32,6 +32,7 @@ RESOURCE_QUOTAS: Final = "/resource-quotas/"
 GOING: Final = "/namespaces-going/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 SCALABLE_PREFIX: Final = "/scalable-topics/"
+_MIGRATIONS: Final = "/migrations/"
 BUILT_IN: Final = ("public/default", "pulsar/system")
 
 
@@ -93,6 +94,11 @@ def scalable_name(key: str) -> TopicName:
     """The topic with this `scalable_key`."""
     tenant, namespace, local = key.removeprefix(SCALABLE_PREFIX).split("/")
     return TopicName(SCALABLE, tenant, namespace, unquote(local))
+
+
+def migration_key(name: TopicName) -> str:
+    """The key that says that the ordinary topic may be made scalable, or was; see migration.py."""
+    return _MIGRATIONS + quote(name.ledger_name, safe="")
 
 
 class Tenants:
@@ -359,7 +365,11 @@ class Tenants:
         return dict(self._get(partitions_key(name)).get("properties", {}))
 
     async def set_partitions(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+        self,
+        name: TopicName,
+        partitions: int,
+        properties: Mapping[str, str] | None = None,
+        only_while: KeyAt | None = None,
     ) -> None:
         """Without `properties` the existing ones stay. Raises ImpossiblePartitions, Conflict."""
         most = self._config.max_num_partitions_per_partitioned_topic
@@ -369,7 +379,8 @@ class Tenants:
             )
         kept = self.partitioned_properties(name) if properties is None else dict(properties)
         with _first(f"{name}"):
-            await self._put(partitions_key(name), {"partitions": partitions, "properties": kept})
+            value = json.dumps({"partitions": partitions, "properties": kept}).encode()
+            await self._metadata.put(partitions_key(name), value, only_while=only_while)
 
     def partitioned_topics(self, namespace: str) -> list[TopicName]:
         tenant, _, local = namespace.partition("/")

@@ -1,12 +1,16 @@
 """Makes an ordinary topic a scalable one, while clients of the V5 SDK use it.
 
+    announced    with several brokers: a key; see below
     the record   the decision: the topic, or each of its partitions, is a sealed segment over all
                  hashes; new segments come after all of them
     carried out  like a split: the new ones begin with all subscriptions, clients hear of the
                  layout, and the ordinary topics are terminated
 
 With several brokers, the record also moves all parts to the broker of the scalable topic: see
-parts.py.
+parts.py. Another one may delete the topic, or change its partitions, at the same time. The record
+is written only while the announcement is there, and those decisions only while it is not: so one of
+the two comes first, and the other is refused. Whoever finds an announcement without a record, which
+a dead broker may have left, removes it and goes on (`Topics.unless_migrated`).
 
 Clients of 4.x cannot follow: with `force` their producers are told that the topic was terminated,
 and their consumers get what is stored. Source: PIP-475.
@@ -19,7 +23,12 @@ from pybroker.base.names import TopicName, any_topic
 from pybroker.base.runtime import Clock
 from pybroker.broker.brokers.ownership import ALONE, check_owned
 from pybroker.broker.brokers.parts_elsewhere import Attached, Stranger
-from pybroker.broker.namespaces.tenants import Conflict, partitions_key, scalable_key
+from pybroker.broker.namespaces.tenants import (
+    Conflict,
+    migration_key,
+    partitions_key,
+    scalable_key,
+)
 from pybroker.broker.namespaces.usable_names import refuse_internal
 from pybroker.broker.scalable.parts import cannot_follow
 from pybroker.broker.scalable.record import TopicRecord, migrated, ordinary_parts
@@ -82,12 +91,13 @@ class Migration:
         is_there = bool(partitions) or topics.exists(ordinary)
         found = topics.tenants.partitions(ordinary)
         if topics.deletions.concerns(ordinary) or found != partitions or not is_there:
-            raise Conflict(f"{ordinary} was changed meanwhile", "try again")
+            raise _changed(ordinary)
 
     async def _decide(
         self, name: TopicName, partitions: int, force: bool, elsewhere: list[Attached]
     ) -> None:
         ordinary, tenants = name._replace(domain="persistent"), self._topics.tenants
+        only_while = await self._announced(ordinary, partitions)
         check_owned(self._topics.ownership, name)
         tenants.check_takes_topics(name.namespace_name)
         if self._scalable.find(name) is not None:
@@ -99,13 +109,32 @@ class Migration:
         properties = tenants.partitioned_properties(ordinary) if partitions else {}
         limits = self._scalable.bucket_limits
         record = migrated(name, partitions, self._clock.now_ms(), properties, limits)
-        stored = self._metadata.get(partitions_key(ordinary)) if partitions else None
-        only_while = None if stored is None else KeyAt(partitions_key(ordinary), stored.version)
         try:
             key, value = scalable_key(name), record.encode()
             await self._metadata.put(key, value, -1, only_while=only_while)
         except BadVersion:
-            raise Conflict(f"{ordinary} was changed meanwhile", "try again") from None
+            raise _changed(ordinary) from None
+
+    async def _announced(self, ordinary: TopicName, partitions: int) -> KeyAt | None:
+        """The condition that nothing else is decided about the topic until the record is written.
+        What was decided before is known when it returns. Raises Conflict, ServiceNotReady.
+        """
+        topics = self._topics
+        if topics.others_of_parts is None:
+            key = partitions_key(ordinary)
+            stored = self._metadata.get(key) if partitions else None
+            return None if stored is None else KeyAt(key, stored.version)
+        key = migration_key(ordinary)
+        try:
+            announced = KeyAt(key, await self._metadata.put(key, b"{}"))
+        except BadVersion:
+            raise _changed(ordinary) from None
+        await topics.ownership.refreshed()
+        return announced
+
+
+def _changed(ordinary: TopicName) -> Conflict:
+    return Conflict(f"{ordinary} was changed meanwhile", "try again")
 
 
 def _in_use(found: Stranger) -> Conflict:

@@ -303,7 +303,13 @@ class ScalableTopics:
             await self._topics.settled(name)
         await self.parts.freed(name)
         check_owned(self._topics.ownership, name)
-        await self._topics.delete_all_of(_doomed(name, self.get(name)), force)
+        record, stored = self.get(name), self._metadata.get(scalable_key(name))
+        assert stored is not None
+        at = KeyAt(scalable_key(name), stored.version)
+        try:
+            await self._topics.delete_all_of(_doomed(name, record), force, at)
+        except BadVersion:  # it has segments of which this broker does not know
+            raise Conflict(f"{name} was changed by another broker; try again") from None
 
     # -- change
 
@@ -431,6 +437,7 @@ class ScalableTopics:
         record, stored = self.get(name), self._metadata.get(scalable_key(name))
         assert stored is not None
         if record.partitions is not None and not is_in_place(self._factory, name, record):
+            await self._topics.ownership.refreshed()  # what others granted before the decision
             await inherit(self._topics, self._metadata, name)
         for each in record.active:
             if each.parents and not has_begun(self._factory, of_segment(name, each)):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from bugs import grouping
+from bugs import grouping, splitting
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
@@ -242,6 +242,19 @@ def former_brokers_keep_their_parts() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def migrations_are_not_heeded() -> Iterator[None]:
+    """A deletion, or a change of partitions, is decided whether or not the topic is made scalable
+    meanwhile.
+    """
+
+    async def decided(self: Topics, name: TopicName, decide: Any) -> None:
+        await decide(None)
+
+    with patch.object(Topics, "unless_migrated", decided):
+        yield
+
+
 def parts_stay_where_they_are() -> AbstractContextManager[Any]:
     """The partitions of a topic that is made scalable stay in the bundles that they had."""
     return patch.object(Cluster, "place_by", lambda self, place_of: None)
@@ -250,6 +263,9 @@ def parts_stay_where_they_are() -> AbstractContextManager[Any]:
 BUGS: Final[dict[str, Bug]] = {
     "absence-is-believed": absence_is_believed,
     "any-bundle-is-given-back": any_bundle_is_given_back,
+    "children-before-their-parents": splitting.children_before_their_parents,
+    "children-without-subscriptions": splitting.children_without_subscriptions,
+    "commits-lost-with-sealed-parents": splitting.commits_lost_with_sealed_parents,
     "decided-one-by-one": decided_one_by_one,
     "divisions-are-believed": divisions_are_believed,
     "each-counts-its-coordinators": each_counts_its_coordinators,
@@ -264,6 +280,7 @@ BUGS: Final[dict[str, Bug]] = {
     "interrupted-deletions-stay": interrupted_deletions_stay,
     "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
     "members-are-told-once": grouping.members_are_told_once,
+    "migrations-are-not-heeded": migrations_are_not_heeded,
     "no-entry-by-timeout": no_entry_by_timeout,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
     "parts-stay-where-they-are": parts_stay_where_they_are,
@@ -272,5 +289,6 @@ BUGS: Final[dict[str, Bug]] = {
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "system-topics-are-deduplicated": system_topics_are_deduplicated,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
+    "two-layouts-of-one-epoch": splitting.two_layouts_of_one_epoch,
     "unloaded-wherever-it-is": unloaded_wherever_it_is,
 }

@@ -11,10 +11,12 @@ from brokers import trouble
 from brokers.administering import Administration, DividedBundles
 from brokers.balancing import BalancedBundles, Unloading
 from brokers.conditions import AbsentBookies, LateMirrors, OwnIds, UnlikeSettings
+from brokers.contending import Contending
 from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
 from brokers.migrating import Migrating
 from brokers.sending import SentBundles
+from brokers.splitting import SplittingOverBrokers
 
 
 class RestlessBundles(Feature):
@@ -98,6 +100,7 @@ ALL: Final[dict[str, type[Any]]] = {
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
             *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver, SentBundles),
             *(LateMirrors, UnlikeSettings, OwnIds, AbsentBookies, Migrating),
+            *(SplittingOverBrokers, Contending),
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
@@ -112,10 +115,17 @@ _BESIDE: Final = {
     AbsentBookies.name: 0.1,
     "preparing": 0.2,
     Migrating.name: 0.15,
+    SplittingOverBrokers.name: 0.2,
+    Contending.name: 0.1,
 }
 # Hand-over refuses while there are prepared transactions, and their owners could not reach a broker
-# to decide.
-_NOT_WITH: Final = {"preparing": HandingOver.name}
+# to decide; it refuses while there are scalable topics, too.
+_NOT_WITH: Final = {
+    "preparing": HandingOver.name,
+    Migrating.name: HandingOver.name,
+    SplittingOverBrokers.name: HandingOver.name,
+    Contending.name: HandingOver.name,
+}
 
 
 def draw(rng: random.Random, beside: random.Random) -> tuple[str, ...]:

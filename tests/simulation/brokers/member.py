@@ -22,6 +22,7 @@ from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.process.app import Broker
 from pybroker.process.clustered import ClusterMembership
 from pybroker.simulation.broker import PORT
+from pybroker.simulation.faults import Fault
 from pybroker.simulation.node import Node, SimulatedCrash
 from pybroker.simulation.world import SimulatedClock, World
 
@@ -123,6 +124,11 @@ class Member:
         self.serving = False
         self.node.crash(silently)
         self.world.after(down_s, self.start)
+
+    def crash(self, fault: Fault) -> None:
+        """Soon: in the middle of the work that begins now."""
+        self.note("is killed at work")
+        self.world.after(0.004 * fault.disk_operation, self.end, fault.down_s, fault.power_cut)
 
     def stop(self, down_s: float) -> None:
         """Stops like after SIGTERM."""

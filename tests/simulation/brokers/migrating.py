@@ -135,19 +135,24 @@ class Migrating(Feature):
         ]
 
     async def _what_is_there(self) -> set[str]:
-        client, found = self.simulation.auditor(), set[str]()
-        while True:
-            try:
-                consumer = await client.create_queue_consumer(str(NAME), AWAY, create_topic=False)
-                break
-            except FAILURES as why:
-                self.note(f"reads again: {why!r}")
-        while True:
-            try:
-                message = await consumer.receive(timeout_millis=SILENCE_MS)
-            except Timeout:
-                break
-            found.add(value_of(message))
-            await consumer.acknowledge(message)  # so that drained segments are left
-        await client.close()
-        return found
+        return await taken_from(self.simulation, str(NAME), AWAY)
+
+
+async def taken_from(simulation: Any, topic: str, subscription: str) -> set[str]:
+    """What a queue consumer of the subscription gets, until nothing more comes."""
+    client, found = simulation.auditor(), set[str]()
+    while True:
+        try:
+            consumer = await client.create_queue_consumer(topic, subscription, create_topic=False)
+            break
+        except FAILURES as why:
+            simulation.history.notes.append(f"the auditor reads {topic} again: {why!r}")
+    while True:
+        try:
+            message = await consumer.receive(timeout_millis=SILENCE_MS)
+        except Timeout:
+            break
+        found.add(value_of(message))
+        await consumer.acknowledge(message)  # so that drained segments are left
+    await client.close()
+    return found

@@ -8,14 +8,15 @@ misses none. One epoch is one layout.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
-from checks.history import Logs, Outcome, Sent
+from checks.history import Logs, Sent
+from checks.segments import certain, missed, of_aborted, out_of_order
 from clients.admin import Unanswered, ask
 from clients.plain import Process, value_of
 from clients.transacting import FAILURES, Transacting
-from sim_broker import BrokerProcess
 
 from features.feature import Feature, half_way
 from managed_ledger.errors import ManagedLedgerError
@@ -42,6 +43,8 @@ MOST_ACTIVE: Final = 5
 QUIET_ROUNDS: Final = 30
 LONG_QUIET_S: Final = 3 * KEEP_ALIVE_S  # by then a client has noticed that its connection is silent
 SILENCE_MS: Final = 20_000  # after it, a segment has nothing more to give
+# Asks a broker that has the topic, as clients.admin.ask does.
+Ask = Callable[..., Awaitable[Any]]
 
 
 async def look_up(topics: Topics) -> Layout:
@@ -60,13 +63,13 @@ async def assigned(topics: Topics, drained: set[int]) -> tuple[Layout, set[int]]
 class Layouts:
     """What lookups have said: the same epoch must be the same layout."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._broker = broker
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
         self._by_epoch: dict[tuple[Any, int], frozenset[Any]] = {}
         self.violations: list[str] = []
 
     async def now(self) -> Layout:
-        return self.seen(await ask(self._broker, look_up))
+        return self.seen(await self._ask(look_up))
 
     def seen(self, layout: Layout) -> Layout:
         said = frozenset((each.topic, each.sealed) for each in layout.segments)
@@ -127,21 +130,25 @@ class Writer(Transacting):
         self, client: Any, producers: dict[str, Any], layout: Layout, txn: Any, record: Any
     ) -> None:
         key = self.rng.randrange(KEYS)
-        topic = place_of(key, layout)
+        topic, options = self.place(key, layout)
         if topic not in producers:
             producers[topic] = await client.create_producer(topic, batching_enabled=False)
         self.left, self.number = self.left - 1, self.number + 1
         value = f"{self.name}/{self.incarnation}/{key}/{self.number}"
         self.sent[value] = Sent(value, str(NAME), self.name, self.number, txn=record)
-        await self.send(producers[topic], self.sent[value], txn)
+        await self.send(producers[topic], self.sent[value], txn, **options)
+
+    def place(self, key: int, layout: Layout) -> tuple[str, Mapping[str, str]]:
+        """The topic to which messages of the key are sent, and options of the message."""
+        return place_of(key, layout), {}
 
 
 class Splitter(Process):
     """Changes segments, sometimes several times at once, sometimes while the broker crashes."""
 
-    def __init__(self, *args: Any, broker: BrokerProcess, layouts: Layouts, count: int) -> None:
+    def __init__(self, *args: Any, ask: Ask, layouts: Layouts, count: int) -> None:
         super().__init__(*args)
-        self.broker = broker
+        self.ask = ask
         self.layouts = layouts
         self.left = count
 
@@ -160,21 +167,18 @@ class Splitter(Process):
 
     async def _prune(self) -> None:
         crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE / 2 else None
-        gone = await ask(
-            self.broker, lambda topics: topics.scalable.pruner.prune_unneeded(NAME), crash
-        )
+        gone = await self.ask(lambda topics: topics.scalable.pruner.prune_unneeded(NAME), crash)
         self.history.counts["segments pruned"] += len(gone)
 
     async def _migrate(self, topics: Topics) -> None:
-        assert self.broker.broker is not None
-        metadata, clock = self.broker.broker.metadata, SimulatedClock(self.world)
+        metadata, clock = topics.scalable._metadata, SimulatedClock(self.world)
         await Migration(topics, topics.scalable, metadata, clock).migrate(NAME, force=True)
         self.history.counts["topics migrated"] += 1
 
     async def _change(self, layout: Layout, crash: Any) -> None:
         if layout.name == ORDINARY:
             self.note("migrates")
-            await ask(self.broker, self._migrate, crash)
+            await self.ask(self._migrate, crash)
             return
         active = sorted(each for each in layout.segments if not each.sealed)
         active.sort(key=lambda each: each.hash_start)
@@ -193,16 +197,16 @@ class Splitter(Process):
 
         what = f"splits {one}" if splits else f"merges {one} and {other}"
         self.note(what if buckets is None else f"rebuckets {one}")
-        await ask(self.broker, change, crash)
+        await self.ask(change, crash)
         self.history.counts["segments changed"] += 1
 
 
 class StreamReader(Process):
     """Reads the segments that a group of one consumer would get, and acknowledges everything."""
 
-    def __init__(self, *args: Any, broker: BrokerProcess, layouts: Layouts) -> None:
+    def __init__(self, *args: Any, ask: Ask, layouts: Layouts) -> None:
         super().__init__(*args)
-        self.broker = broker
+        self.ask = ask
         self.layouts = layouts
         self.read: dict[str, None] = {}  # values, in the order of their first receipt
         self._drained: set[int] = set()
@@ -213,8 +217,8 @@ class StreamReader(Process):
         consumers: dict[int, Any] = {}
         while not self.stopping:
             try:
-                layout, self._drained = await ask(
-                    self.broker, lambda topics: assigned(topics, self._drained)
+                layout, self._drained = await self.ask(
+                    lambda topics: assigned(topics, self._drained)
                 )
                 self.layouts.seen(layout)
                 await self._round(client, consumers, layout)
@@ -271,30 +275,24 @@ class Splitting(Feature):
 
     def begin(self) -> None:
         self.sent: dict[str, Sent] = {}
-        self.layouts = Layouts(self.broker)
+        self.ask = partial(ask, self.broker)
+        self.layouts = Layouts(self.ask)
         common = (self.world, self.history)
         self.simulation.on_a_fresh_node(self._begin_topic())
         self.writers = [
             Writer(*common, f"writer-{number}", layouts=self.layouts, count=50, sent=self.sent)
             for number in range(self.rng.randint(1, 3))
         ]
-        splitter = Splitter(
-            *common,
-            "splitter",
-            broker=self.broker,
-            layouts=self.layouts,
-            count=self.rng.randint(2, 6),
-        )
-        self.reader = StreamReader(
-            *common, "stream-reader", broker=self.broker, layouts=self.layouts
-        )
+        asking = {"ask": self.ask, "layouts": self.layouts}
+        splitter = Splitter(*common, "splitter", **asking, count=self.rng.randint(2, 6))
+        self.reader = StreamReader(*common, "stream-reader", **asking)
         self.simulation.producers.extend((*self.writers, splitter))
         self.simulation.others.append(self.reader)
 
     async def _begin_topic(self) -> None:
         partitions = self.rng.choice((None, None, 0, 2))  # None: it is scalable from the beginning
         self.some_is_away = self.rng.random() < 0.5
-        await ask(self.broker, lambda topics: self._create(topics, partitions))
+        await self.ask(lambda topics: self._create(topics, partitions))
         client = self.simulation.auditor()
         for each in (await self.layouts.now()).segments:
             for subscription in (AWAY, STREAM) if self.some_is_away else (STREAM,):
@@ -322,7 +320,7 @@ class Splitting(Feature):
 
     def _is_read(self) -> bool:
         """Or nothing comes any more: the account tells what is missing."""
-        is_all = all(value in self.reader.read for value in self._certain())
+        is_all = all(value in self.reader.read for value in certain(self.sent))
         rests_s = self.world.now - self.rests_from_s
         return is_all or (self.reader.quiet > QUIET_ROUNDS and rests_s > LONG_QUIET_S)
 
@@ -330,22 +328,17 @@ class Splitting(Feature):
         there: Collection[str] = self.reader.read
         if self.some_is_away:
             there = self.simulation.on_a_fresh_node(self._what_is_there())
+        reader = self.sent, self.reader.read, "the stream reader"
         return [
             *self.layouts.violations,
-            *(f"LOSS: {value} is not in {NAME}" for value in self._certain() if value not in there),
             *(
-                f"LOSS: the stream reader missed {value}"
-                for value in self._certain()
-                if value not in self.reader.read
+                f"LOSS: {value} is not in {NAME}"
+                for value in certain(self.sent)
+                if value not in there
             ),
-            *self._out_of_order(),
-        ]
-
-    def _certain(self) -> list[str]:
-        return [
-            value
-            for value, sent in self.sent.items()
-            if sent.outcome is Outcome.DONE and (sent.txn is None or sent.txn.committed)
+            *missed(*reader),
+            *of_aborted(*reader),
+            *out_of_order(*reader),
         ]
 
     async def _what_is_there(self) -> set[str]:
@@ -357,21 +350,6 @@ class Splitting(Feature):
         segments = (await self.layouts.now()).segments
         await asyncio.gather(*(_take_all(client, each.topic, found) for each in segments))
         await client.close()
-        return found
-
-    def _out_of_order(self) -> list[str]:
-        """By key and incarnation of a writer; what is in transactions comes when they end."""
-        last: dict[str, tuple[int, str]] = {}
-        found = []
-        for value in self.reader.read:
-            sent = self.sent[value]
-            if sent.txn is not None or sent.outcome is not Outcome.DONE:
-                continue
-            key, _, number = value.rpartition("/")
-            before = last.setdefault(key, (0, ""))
-            if int(number) < before[0]:
-                found.append(f"KEY ORDER: {value} came after {before[1]}")
-            last[key] = max(before, (int(number), value))
         return found
 
 
