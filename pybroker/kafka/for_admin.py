@@ -1,6 +1,14 @@
 """Groups for the admin API: who is in them, how far behind they are; offsets in any transaction."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -11,14 +19,22 @@ from pybroker.broker.brokers.ownership import NotServedHere, take
 from pybroker.broker.namespaces.tenants import Conflict, NotFound
 from pybroker.broker.persistent.entry_metadata import EntryStamps
 from pybroker.kafka.coordinator.committing import Committer, Wanted
-from pybroker.kafka.coordinator.describing import Listed, list_groups, listed_in, members_in
+from pybroker.kafka.coordinator.describing import (
+    Listed,
+    list_groups,
+    listed_in,
+    members_in,
+    read_by,
+)
 from pybroker.kafka.coordinator.shard import Shard
-from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code, error_message
 from pybroker.kafka.log.partition_log import partition_log
 from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.offsets.records import Committed, TopicPartition
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
+from pybroker.kafka.shares.progress import UNKNOWN, Progress
+from pybroker.kafka.shares.share_offsets import ShareOffsets
 from pybroker.kafka.topics import partition_count, partition_name, partition_topic
 from pybroker.security.authorization import Need, Target
 from pybroker.security.identity import Identity
@@ -102,17 +118,39 @@ class KafkaForAdmin:
     async def end_offsets(self, topic: str) -> list[dict[str, int]]:
         """Of the partitions that this broker serves. Raises NotFound."""
         with _errors():
-            name, owns = self._services.names.topic(topic), self._services.topics.ownership.owns
-            if not (count := partition_count(self._services, name)):
-                raise NotFound(f"There is no topic {topic}")
-            found = []
-            async for index in paced(range(count)):
+            owns, found = self._services.topics.ownership.owns, []
+            async for index in paced(self._partitions(topic)):
                 place = TopicPartition(topic, index)
                 if not owns(partition_name(self._services, *place)):
                     continue
                 with suppress(TopicTerminated):  # it was made scalable, and is gone
                     found.append({"partition": index, "endOffset": await self._end_offset(place)})
             return found
+
+    # -- share groups
+
+    async def share_offsets(self, group_id: str, topic: str) -> list[dict[str, Any]]:
+        here = ShareOffsets(self._services, group_id)
+        partitions = self._partitions(topic)
+        return await _shown_here(partitions, lambda each: here.progress(topic, each))
+
+    async def move_share_offsets(
+        self, group_id: str, topic: str, offsets: Mapping[int, int]
+    ) -> list[dict[str, Any]]:
+        here = ShareOffsets(self._services, group_id)
+        return await _shown_here(offsets, lambda each: here.move(topic, each, offsets[each]))
+
+    async def delete_share_offsets(self, group_id: str, topic: str) -> list[dict[str, Any]]:
+        here = ShareOffsets(self._services, group_id)
+        partitions = self._partitions(topic)
+        return await _shown_here(partitions, lambda each: here.delete(topic, each))
+
+    def _partitions(self, topic: str) -> range:
+        """Raises NotFound."""
+        with _errors():
+            if count := partition_count(self._services, self._services.names.topic(topic)):
+                return range(count)
+        raise NotFound(f"There is no topic {topic}")
 
     # -- metrics
 
@@ -136,11 +174,40 @@ class KafkaForAdmin:
         """With the partition's name; None if it is not loaded."""
         with suppress(KafkaError):
             name = partition_name(self._services, *place)
-            topic = self._services.topics.serving(name)
-            stamps = None if topic is None else topic.ledger.interceptor
-            if isinstance(stamps, EntryStamps) and stamps.index is not None:
-                return str(name), max(0, stamps.index + 1 - committed.offset)
+            if (lag := self.lag_behind(name, committed.offset)) is not None:
+                return str(name), lag
         return None
+
+    def lag_behind(self, partition: TopicName, offset: int) -> int | None:
+        """How many messages follow; None if the partition is not loaded."""
+        topic = self._services.topics.serving(partition)
+        stamps = None if topic is None else topic.ledger.interceptor
+        if isinstance(stamps, EntryStamps) and stamps.index is not None:
+            return max(0, stamps.index + 1 - offset)
+        return None
+
+    def positions(self, topic: TopicName) -> dict[str, dict[TopicName, int]]:
+        """Of the groups here that read a topic: the committed offset of each partition, 0 where
+        there is none.
+        """
+        found: dict[str, dict[TopicName, int]] = {}
+        name = self._services.names.shown(topic)
+        if name is None:
+            return found
+        places = [
+            TopicPartition(name, index) for index in range(partition_count(self._services, topic))
+        ]
+        for shard in self._services.groups.in_use():
+            for group_id in shard.log.state.group_ids():
+                offsets = shard.log.state.of(group_id)
+                if any(each in offsets for each in places) or name in read_by(shard, group_id):
+                    found[group_id] = {
+                        partition_name(self._services, *each): offsets[each].offset
+                        if each in offsets
+                        else 0
+                        for each in places
+                    }
+        return found
 
     async def commit_offsets(
         self,
@@ -190,6 +257,27 @@ class KafkaForAdmin:
         if identity is None or all(each in roles for each in identity.roles):
             return None
         return identity.acting
+
+
+async def _shown_here(
+    partitions: Iterable[int], work: Callable[[int], Awaitable[Progress]]
+) -> list[dict[str, Any]]:
+    """Without the partitions of other brokers."""
+    found: list[dict[str, Any]] = []
+    async for each in paced(partitions):
+        try:
+            shown = _shown(await work(each))
+        except NotServedHere:
+            continue
+        except REFUSALS as error:
+            shown = {"errorCode": error_code(error), "message": error_message(error) or ""}
+        found.append({"partition": each, **shown})
+    return found
+
+
+def _shown(progress: Progress) -> dict[str, Any]:
+    known = {"startOffset": progress.start_offset, "lag": progress.lag}
+    return {name: value for name, value in known.items() if value != UNKNOWN}
 
 
 @contextmanager

@@ -26,12 +26,18 @@ async def partition_log_of(
     if services.authorizer is not None:
         require_topic(services, session, operation, services.names.topic(topic))
     if log is None or log.closed:
-        loaded = await _loaded(services, topic, partition, operation)
-        log = await partition_log(loaded).opened()
+        log = await opened_log(services, topic, partition, operation)
         if len(known) >= _MOST_REMEMBERED:
             known.clear()
         known[topic, partition] = log
     return log
+
+
+async def opened_log(
+    services: KafkaServices, topic: str, partition: int, operation: Operation
+) -> PartitionLog:
+    """As `partition_log_of`, for who is permitted and does not ask again."""
+    return await partition_log(await _loaded(services, topic, partition, operation)).opened()
 
 
 async def _loaded(

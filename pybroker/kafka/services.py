@@ -17,6 +17,7 @@ from pybroker.kafka.names import KafkaNames
 from pybroker.kafka.nodes import Nodes
 from pybroker.kafka.producer_ids import ProducerIds
 from pybroker.kafka.sasl.logins import Logins
+from pybroker.kafka.shares.progress import ShareOffsetsElsewhere
 from pybroker.kafka.topic_changes import TopicChanges
 from pybroker.kafka.topic_ids import TopicIds
 from pybroker.kafka.transactions.kafka_transactions import KafkaTransactions
@@ -53,3 +54,4 @@ class KafkaServices:
     authorizer: Authorizer | None = None  # None: no request needs a permission
     # Where partitions of a topic end that other brokers serve, as far as they answer.
     remote_end_offsets: EndOffsets | None = None
+    remote_share_offsets: ShareOffsetsElsewhere | None = None  # None: there are no other brokers

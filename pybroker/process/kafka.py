@@ -31,6 +31,7 @@ from pybroker.process.kafka_changes import SharedChanges
 from pybroker.process.kafka_end_offsets import RemoteEndOffsets
 from pybroker.process.kafka_peers import KafkaPeers
 from pybroker.process.kafka_sessions import KafkaSessions
+from pybroker.process.kafka_share_offsets import RemoteShareOffsets
 from pybroker.process.membership import Membership, Served
 from pybroker.server.services import Services
 
@@ -106,5 +107,6 @@ def kafka_listener(
             changes=changes,
             authorizer=services.authorizer,
             remote_end_offsets=None if membership is None else RemoteEndOffsets(membership),
+            remote_share_offsets=None if membership is None else RemoteShareOffsets(membership),
         )
     )

@@ -39,6 +39,7 @@ class BrokerProcess:
         assert words[:4] == ["pybroker", "broker", "--config", "broker.conf"], words
         self._command = [sys.executable, "-m", *words[:3], str(conf), *words[4:]]
         self.service_url = self.admin_url = ""
+        self.kafka_bootstrap = ""  # if it serves Kafka's clients
         self.start()
 
     def start(self, port: int = 0, http_port: int = 0) -> None:
@@ -53,7 +54,9 @@ class BrokerProcess:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert ready.startswith("pybroker ready "), self.log.read_text()
-        self.service_url, self.admin_url = ready.split()[2:4]
+        self.service_url, self.admin_url, *more = ready.split()[2:]
+        told = (each.removeprefix("kafka://") for each in more if each.startswith("kafka://"))
+        self.kafka_bootstrap = next(told, "")
 
     def kill(self) -> None:
         """kill -9; the process has ended when this returns."""

@@ -22,12 +22,13 @@ from share_words import (
 
 from pybroker.base.names import TopicName
 from pybroker.kafka.errors import ErrorCode
+from pybroker.kafka.groups import share_group
 from pybroker.kafka.records.batch import TRANSACTIONAL
 from pybroker.kafka.shares.acquired import AckType, AcquiredEntry
 from pybroker.testing import RunningBroker, broker
 
 SHARE_OFFSETS, ALTER_SHARE_OFFSETS, DELETE_SHARE_OFFSETS = 90, 91, 92
-DELETE_GROUPS = 42
+DELETE_GROUPS, DELETE_TOPICS, LIST_GROUPS = 42, 20, 16
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 
 
@@ -307,8 +308,10 @@ def test_a_groups_offsets_are_shown_moved_and_deleted(
     again.leave()
     forget = {"group_id": "offsets", "topics": [{"topic_name": "offsets"}]}
     assert raw.ask(DELETE_SHARE_OFFSETS, 0, forget)["responses"][0]["error_code"] == 0
-    assert described(raw, "offsets") == {"offsets": (-1, -1)}
-    ShareMember(raw, "offsets", "C", "offsets").fetch()
+    assert described(raw, "offsets") == {}
+    moved = raw.ask(ALTER_SHARE_OFFSETS, 0, asked)["responses"][0]["partitions"][0]
+    assert moved["error_code"] == 0
+    assert described(raw, "offsets") == {"offsets": (0, -1)}, "in the middle of its batch"
     assert raw.ask(DELETE_GROUPS, 2, {"groups_names": ["offsets"]})["results"][0]["error_code"] == 0
     assert "offsets" not in subscriptions(running, "offsets"), "nothing holds messages back"
     unknown = raw.ask(DELETE_SHARE_OFFSETS, 0, forget | {"group_id": "nobody"})
@@ -345,3 +348,53 @@ def test_a_message_in_chunks_is_one_record(running: RunningBroker, raw: RawKafka
     member.leave()
     assert ShareMember(raw, "chunks", "B", "chunks").fetch().values == {}
     client.close()
+
+
+def join_topics(raw: RawKafka, group: str, member: str, topics: list[str]) -> int:
+    code: int = share_beat(raw, group, member, 0, topics)["error_code"]
+    return code
+
+
+def test_topics_that_were_deleted_make_room_for_others(
+    running: RunningBroker, raw: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_group, "_MOST_TOPICS", 2)
+    names = [f"room-{each}" for each in range(3)]
+    for each in names:
+        create(raw, each)
+    assert join_topics(raw, "room", "A", names[:2]) == 0
+    share_beat(raw, "room", "A", LEAVES)
+    assert join_topics(raw, "room", "A", names[2:]) == ErrorCode.INVALID_REQUEST
+    raw.ask(DELETE_TOPICS, 5, {"topic_names": names[:1], "timeout_ms": 9_000})
+    running.clock.advance(2)
+    assert join_topics(raw, "room", "A", names[2:]) == 0
+    assert sorted(described(raw, "room")) == names[1:]
+
+
+def test_offsets_that_were_deleted_make_room_for_other_topics(
+    raw: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_group, "_MOST_TOPICS", 1)
+    for each in ("former", "later"):
+        create(raw, each)
+    assert join_topics(raw, "replaced", "A", ["former"]) == 0
+    share_beat(raw, "replaced", "A", LEAVES)
+    assert join_topics(raw, "replaced", "A", ["later"]) == ErrorCode.INVALID_REQUEST
+    forget = {"group_id": "replaced", "topics": [{"topic_name": "former"}]}
+    assert raw.ask(DELETE_SHARE_OFFSETS, 0, forget)["responses"][0]["error_code"] == 0
+    assert join_topics(raw, "replaced", "A", ["later"]) == 0
+    assert sorted(described(raw, "replaced")) == ["later"]
+
+
+def test_a_share_group_stays_while_it_may_have_positions() -> None:
+    with (
+        broker(kafka=True, kafka_offsets_retention_minutes=60) as running,
+        RawKafka(running.kafka_bootstrap) as raw,
+    ):
+        filled(raw, "lasting", [b"a"])
+        for group in ("lasting", "nothing"):
+            share_beat(raw, group, "A", 0, [group])
+            share_beat(raw, group, "A", LEAVES)
+        running.clock.advance("2h")
+        answer = raw.ask(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
+        assert [each["group_id"] for each in answer["groups"]] == ["lasting"]

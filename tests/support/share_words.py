@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from kafka_batches import batch_records, split_batches
 from kafka_produce import METADATA, TOPIC
-from raw_kafka import RawKafka
+from raw_kafka import Asks
 
 from pybroker.kafka.shares.acquired import AckType
 
@@ -16,7 +16,7 @@ ENDS: Final = -1
 Said = tuple[int, int, list[AckType]]
 
 
-def set_config(raw: RawKafka, group: str, name: str, value: str) -> int:
+def set_config(raw: Asks, group: str, name: str, value: str) -> int:
     change = {"name": name, "config_operation": 0, "value": value}
     asked = {"resource_type": GROUP, "resource_name": group, "configs": [change]}
     (answer,) = raw.ask(ALTER_CONFIGS, 1, {"resources": [asked]})["responses"]
@@ -24,17 +24,17 @@ def set_config(raw: RawKafka, group: str, name: str, value: str) -> int:
     return code
 
 
-def from_the_beginning(raw: RawKafka, group: str) -> None:
+def from_the_beginning(raw: Asks, group: str) -> None:
     assert set_config(raw, group, "share.auto.offset.reset", "earliest") == 0
 
 
-def topic_id(raw: RawKafka, topic: str) -> bytes:
+def topic_id(raw: Asks, topic: str) -> bytes:
     (found,) = raw.ask(METADATA, 12, {"topics": [{"name": topic}]})["topics"]
     return bytes(found["topic_id"])
 
 
 def share_beat(
-    raw: RawKafka, group: str, member: str, epoch: int, topics: list[str] | None = None
+    raw: Asks, group: str, member: str, epoch: int, topics: list[str] | None = None
 ) -> dict[str, Any]:
     body = {"group_id": group, "member_id": member, "member_epoch": epoch}
     return raw.ask(SHARE_BEAT, 1, body | {"subscribed_topic_names": topics})
@@ -58,7 +58,7 @@ class ShareMember:
     """One session on one partition."""
 
     def __init__(
-        self, raw: RawKafka, group: str, member: str, topic: str = TOPIC, partition: int = 0
+        self, raw: Asks, group: str, member: str, topic: str = TOPIC, partition: int = 0
     ) -> None:
         self.raw, self.group, self.member = raw, group, member
         self.topic_id, self.partition = topic_id(raw, topic), partition
@@ -69,7 +69,7 @@ class ShareMember:
         answer = self.ask_fetch(*said, records=records, wait_ms=wait_ms, **fields)
         assert answer["error_code"] == 0, answer
         self.lock_ms = answer["acquisition_lock_timeout_ms"]
-        return _got(answer["responses"])
+        return got(answer["responses"])
 
     def ask_fetch(
         self, *said: Said, records: int = 500, wait_ms: int = 200, **fields: Any
@@ -112,7 +112,8 @@ class ShareMember:
         }
 
 
-def _got(responses: list[dict[str, Any]]) -> Got:
+def got(responses: list[dict[str, Any]]) -> Got:
+    """What a response of ShareFetch has, for one partition at most."""
     if not responses:
         return Got()
     (partition,) = responses[0]["partitions"]

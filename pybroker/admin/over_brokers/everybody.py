@@ -48,7 +48,9 @@ class EverybodyRoutes:
             ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): self._lists,
             ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): self._lists,
             ("GET", "/admin/v3/kafka/groups"): self._groups,
-            ("GET", "/admin/v3/kafka/endOffsets/{name}"): self._ends,
+            ("GET", "/admin/v3/kafka/endOffsets/{name}"): self._partitions,
+            ("GET", "/admin/v3/kafka/shareOffsets/{group}/{name}"): self._partitions,
+            ("DELETE", "/admin/v3/kafka/shareOffsets/{group}/{name}"): self._partitions,
             ("DELETE", "/admin/v3/kafka/offsets/{name}"): self._lists,
             ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
             ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,
@@ -67,7 +69,7 @@ class EverybodyRoutes:
         found = [group for reply in await self.all_of_them(request, own) for group in reply]
         return sorted(found, key=lambda group: str(group["group"]))
 
-    async def _ends(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:
+    async def _partitions(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:
         found = [each for reply in await self.all_of_them(request, own) for each in reply]
         return sorted(found, key=lambda each: int(each["partition"]))
 

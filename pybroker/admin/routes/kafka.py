@@ -17,6 +17,7 @@ _WHOLE_TOPIC: Final = -1
 _GROUPS: Final = "/admin/v3/kafka/groups"
 _GROUP: Final = _GROUPS + "/{group:segment}"
 _ENDS: Final = "/admin/v3/kafka/endOffsets/{name:segment}"
+_SHARES: Final = "/admin/v3/kafka/shareOffsets/{group:segment}/{name:segment}"
 _FORGET: Final = "/admin/v3/kafka/offsets/{name:segment}"
 _OFFSETS: Final = "/admin/v3/transactions/{most:int}/{least:int}/kafkaOffsets"
 
@@ -26,11 +27,14 @@ class KafkaRoutes:
         self._services = services
 
     def routes(self) -> list[DescribedRoute]:
-        body = Body(shapes.COMMIT)
+        body, move, shares = Body(shapes.COMMIT), Body(shapes.MOVE), shapes.SHARE_OFFSETS
         return [
             route("GET", _GROUPS, self.groups, shapes.GROUPS, refuses=(409,)),
             route("GET", _GROUP, self.group, shapes.GROUP, refuses=(404, 409)),
             route("GET", _ENDS, self.ends, shapes.ENDS, refuses=(404, 409)),
+            route("GET", _SHARES, self.shares, shares, refuses=(404, 409)),
+            route("POST", _SHARES, self.move_shares, shares, body=move, refuses=(404, 409)),
+            route("DELETE", _SHARES, self.delete_shares, shares, refuses=(404, 409)),
             route("DELETE", _FORGET, self.forget, shapes.LOGS, query=shapes.OF_PARTITION),
             route("POST", _OFFSETS, self.commit, body=body, refuses=(404, 405, 409), changes=False),
         ]
@@ -57,6 +61,24 @@ class KafkaRoutes:
         """
         return await self._kafka.end_offsets(request.path_params["name"])
 
+    async def shares(self, request: Request) -> list[dict[str, Any]]:
+        """Where a share group is on those partitions of a topic that this broker serves."""
+        return await self._kafka.share_offsets(*_share_group(request))
+
+    async def move_shares(self, request: Request) -> list[dict[str, Any]]:
+        """Let a share group begin anew at other offsets, on those partitions that this broker
+        serves. It should have no members.
+        """
+        body = await read_object(request)
+        offsets = {each["partition"]: each["offset"] for each in body["offsets"]}
+        return await self._kafka.move_share_offsets(*_share_group(request), offsets)
+
+    async def delete_shares(self, request: Request) -> list[dict[str, Any]]:
+        """Delete the subscriptions of a share group on those partitions of a topic that this broker
+        serves.
+        """
+        return await self._kafka.delete_share_offsets(*_share_group(request))
+
     async def forget(self, request: Request) -> list[int]:
         """Forget what groups that this broker coordinates have committed of a topic, or of one of
         its partitions. Returns the numbers of the logs where that is done.
@@ -76,3 +98,8 @@ class KafkaRoutes:
         await self._kafka.commit_offsets(
             identity, id_of(request), body["group"], member, body["offsets"]
         )
+
+
+def _share_group(request: Request) -> tuple[str, str]:
+    """The group and the topic."""
+    return request.path_params["group"], request.path_params["name"]

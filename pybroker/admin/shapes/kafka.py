@@ -18,6 +18,22 @@ _OFFSET: Final = record(
 )
 GROUP: Final = record("KafkaGroupWithOffsets", {**_GROUP, "offsets": list_of(_OFFSET, None)})
 ENDS: Final = list_of(record("KafkaEndOffset", fields(COUNT, "partition endOffset")), None)
+_SHARE_OFFSET: Final = record(
+    "KafkaShareOffset",
+    {**fields(COUNT, "partition startOffset lag"), "errorCode": WHOLE, "message": TEXT},
+    optional=("startOffset", "lag", "errorCode", "message"),
+)
+SHARE_OFFSETS: Final = list_of(_SHARE_OFFSET, None)
+_MOVED: Final = taken(
+    {"partition": whole(0, 2**31 - 1), "offset": whole(-(2**63))},
+    required=("partition", "offset"),
+    title="MovedKafkaShareOffset",
+)
+MOVE: Final = taken(
+    {"offsets": list_of(_MOVED, _MOST_OFFSETS)},
+    required=("offsets",),
+    title="MoveKafkaShareOffsets",
+)
 LOGS: Final = list_of(COUNT, None)
 OF_PARTITION: Final = {"partition": whole(0, 2**31 - 1)}
 _COMMITTED: Final = taken(

@@ -66,6 +66,8 @@ class ConsumerGroups:
         """
         epoch = group.epoch
         try:
+            if partitions is not None:
+                group.forget_gone(partitions)
             if beat.epoch >= JOINS:
                 group.check(beat)
                 self._memory.check(group.group_id, beat.user, group.growth_bytes(beat))

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
 from pybroker.kafka.coordinator.shard import Shard
+from pybroker.kafka.groups.consumer_protocol import subscribed_topics
 from pybroker.kafka.groups.states import GroupState
 from pybroker.kafka.groups.values import GroupKind, StoredGroup
 
@@ -52,6 +53,18 @@ def members_in(shard: Shard, group_id: str) -> int:
         return len(beating.members)
     classic = shard.groups.get(group_id)
     return 0 if classic is None else len(classic.members)
+
+
+def read_by(shard: Shard, group_id: str) -> frozenset[str]:
+    """The topics of a group's members, as far as they are known. None of a share group: where that
+    is, its subscriptions say.
+    """
+    beating, stored = shard.beating(group_id), shard.log.state.groups.get(group_id)
+    if stored is None or stored.kind is GroupKind.SHARE:
+        return frozenset()
+    if beating is not None:
+        return beating.topics
+    return subscribed_topics(stored) or frozenset()
 
 
 def _listed(shard: Shard, group_id: str) -> Listed:

@@ -2,13 +2,15 @@
 
 Those of a group without members expire some time after it lost the last one, or after their commit;
 those of a group with members only if it does not subscribe to their topic any more. A group without
-members, offsets and pending offsets is gone. Source: KIP-211.
+members, offsets and pending offsets is gone, but not a share group that may have positions. Source:
+KIP-211.
 """
 
 from itertools import islice
 from typing import Final
 
 from pybroker.kafka.groups.consumer_protocol import subscribed_topics
+from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.offsets.records import GoneRecord, Record, RemoveRecord, TopicPartition
 from pybroker.kafka.offsets.state import OffsetsState
 
@@ -42,6 +44,8 @@ def expired(
     gone = _removable(state, group_id, subscribed or frozenset(), since_ms, now_ms - retention_ms)
     if gone:
         return RemoveRecord(group_id, gone)
+    if stored is not None and stored.kind is GroupKind.SHARE and stored.protocol:
+        return None  # its subscriptions are found by what is stored
     is_over = not has_members and not state.of(group_id) and since_ms < now_ms - retention_ms
     return GoneRecord(group_id) if is_over else None
 

@@ -19,7 +19,7 @@ from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.classic_group import NEVER, ClassicGroup
 from pybroker.kafka.groups.consumer_group import ConsumerGroup
-from pybroker.kafka.groups.share_group import ShareGroup
+from pybroker.kafka.groups.share_group import ShareGroup, text_of, topics_in
 from pybroker.kafka.groups.states import GroupState
 from pybroker.kafka.groups.values import Effect, GroupKind, Store, StoredGroup
 from pybroker.kafka.offsets.log import OffsetsLog
@@ -100,6 +100,18 @@ class Shard:
                 f"There is no group {group_id} of the kind {kind.shown}",
             )
         return stored
+
+    def change_share_topics(
+        self, group_id: str, change: Callable[[frozenset[str]], frozenset[str]]
+    ) -> None:
+        """For which topics a share group without members may have positions. Raises KafkaError:
+        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        if group_id in self.shares.groups:
+            raise non_empty(group_id)
+        stored = self.stored(group_id, GroupKind.SHARE)
+        if (text := text_of(change(topics_in(stored.protocol)))) != stored.protocol:
+            self.log.append(GroupRecord(group_id, replace(stored, protocol=text)))
 
     def check_joins(self, group_id: str, kind: GroupKind) -> None:
         """Whether a member may join the group by heartbeats. Raises KafkaError."""

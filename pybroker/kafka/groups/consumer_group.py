@@ -389,6 +389,13 @@ class ConsumerGroup:
 
     # -- the target
 
+    def forgets(self, partitions: Mapping[str, int]) -> bool:
+        """Whether `forget_gone` would change something."""
+        return False
+
+    def forget_gone(self, partitions: Mapping[str, int]) -> None:
+        """Topics without partitions do not exist, whatever becomes of the heartbeat."""
+
     def has_partitions(self, partitions: Mapping[str, int]) -> None:
         """The topics have so many partitions now."""
         if partitions != self.partitions:

@@ -20,7 +20,7 @@ from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.offsets.records import TopicPartition
 
 ASSIGNOR: Final = "simple"
-_MOST_TOPICS: Final = 1_000  # that a group ever subscribed to
+_MOST_TOPICS: Final = 1_000  # for which a group may have positions
 
 
 class ShareGroup(ConsumerGroup):
@@ -30,28 +30,33 @@ class ShareGroup(ConsumerGroup):
         self, group_id: str, limits: ConsumerLimits, epoch: int, stored_text: str = ""
     ) -> None:
         super().__init__(group_id, limits, epoch)
-        self.known_topics = topics_in(stored_text)
+        self.known_topics = topics_in(stored_text)  # may have subscriptions of the group's name
 
     @property
     def stored_text(self) -> str:
-        return ",".join(sorted(self.known_topics))
+        return text_of(self.known_topics)
+
+    def topics_with(self, beat: Beat) -> frozenset[str]:
+        return super().topics_with(beat) | self.known_topics
 
     @property
     def state(self) -> GroupState:
         return GroupState.STABLE if self.members else GroupState.EMPTY
 
+    def forgets(self, partitions: Mapping[str, int]) -> bool:
+        return any(not partitions.get(each, 1) for each in self.known_topics)
+
+    def forget_gone(self, partitions: Mapping[str, int]) -> None:
+        """Topics that do not exist have no subscription any more."""
+        self.known_topics -= {topic for topic, count in partitions.items() if not count}
+
     def has_partitions(self, partitions: Mapping[str, int]) -> None:
-        """Topics that do not exist have no subscription, and are not stored."""
         super().has_partitions(partitions)
         self.known_topics |= {topic for topic, count in partitions.items() if count}
 
     def _check(self, beat: Beat) -> None:
         super()._check(beat)
-        if len(self.known_topics | (beat.topics or frozenset())) > _MOST_TOPICS:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"A share group may subscribe to {_MOST_TOPICS} topics in its life",
-            )
+        check_count(self.known_topics | (beat.topics or frozenset()))
 
     def _assign_if_due(self) -> None:
         if self.target_epoch < self.epoch:
@@ -70,8 +75,22 @@ class ShareGroup(ConsumerGroup):
 
 
 def topics_in(stored_text: str) -> frozenset[str]:
-    """The topics that a stored group ever subscribed to: names have no commas."""
+    """The topics for which a stored group may have positions: names have no commas."""
     return frozenset(stored_text.split(",")) - {""}
+
+
+def text_of(topics: frozenset[str]) -> str:
+    return ",".join(sorted(topics))
+
+
+def check_count(topics: frozenset[str]) -> None:
+    """Raises KafkaError, INVALID_REQUEST, if a group would have too many."""
+    if len(topics) > _MOST_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"A share group may have {_MOST_TOPICS} topics: delete the offsets of those that it "
+            "does not need any more (kafka-share-groups --delete-offsets)",
+        )
 
 
 def shared(

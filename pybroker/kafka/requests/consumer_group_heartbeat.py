@@ -51,13 +51,15 @@ async def shard_to_beat(services: KafkaServices, session: Session, request: Requ
 async def answered_beat(
     services: KafkaServices, shard: Shard, groups: ConsumerGroups, group_id: str, beat: Beat
 ) -> Mapping[str, Any]:
-    """The response to a heartbeat in a group of `groups`. Raises KafkaError."""
-    if beat.epoch == JOINS:
-        shard.check_joins(group_id, groups.kind)
-    group = groups.for_beat(group_id, beat)
+    """The response to a heartbeat in a group of `groups`. Raises KafkaError, ServiceNotReady."""
+    group = _group(shard, groups, group_id, beat)
     partitions = None
     if group.looks_again(beat, shard.now_ms()):
         partitions = _partition_counts(services, group.topics_with(beat))
+        if group.forgets(partitions):  # unless another broker has just created it
+            await services.topics.ownership.refreshed()
+            group = _group(shard, groups, group_id, beat)
+            partitions = _partition_counts(services, group.topics_with(beat))
     answer = groups.beat(group, beat, partitions)
     await shard.durable(group_id)
     assignment = None
@@ -69,6 +71,13 @@ async def answered_beat(
         "heartbeat_interval_ms": services.groups.limits.consumers.heartbeat_interval_ms,
         "assignment": assignment,
     }
+
+
+def _group(shard: Shard, groups: ConsumerGroups, group_id: str, beat: Beat) -> ConsumerGroup:
+    """As it is in this turn. Raises KafkaError."""
+    if beat.epoch == JOINS:
+        shard.check_joins(group_id, groups.kind)
+    return groups.for_beat(group_id, beat)
 
 
 def _names(names: Sequence[str] | None) -> frozenset[str] | None:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pybroker.kafka.errors import REFUSALS, error_fields
+from pybroker.kafka.errors import error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
 from pybroker.kafka.shares.group_offsets import GroupOffsets
+from pybroker.kafka.shares.progress import refused
 
 Body = Mapping[str, Any]
 
@@ -24,8 +25,6 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
 async def _deleted(services: KafkaServices, offsets: GroupOffsets, asked: Body) -> Body:
     topic = asked["topic_name"]
     found = {"topic_name": topic, "topic_id": services.topic_ids.of(topic)}
-    try:
-        await offsets.delete(topic)
-    except REFUSALS as error:
+    for error in refused(await offsets.delete(topic)).values():
         return found | error_fields(error)
     return found

@@ -6,12 +6,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pybroker.kafka.errors import REFUSALS, KafkaError, error_fields
+from pybroker.kafka.errors import KafkaError, error_fields
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
-from pybroker.kafka.shares.group_offsets import GroupOffsets, Progress
+from pybroker.kafka.shares.group_offsets import GroupOffsets
+from pybroker.kafka.shares.progress import Progress
 
 Body = Mapping[str, Any]
 
@@ -33,24 +34,22 @@ async def _group(services: KafkaServices, session: Session, asked: Body) -> Body
             await offsets.shard()
     except KafkaError as error:
         return {"group_id": group_id} | error_fields(error)
-    found = [
-        {
-            "topic_name": each["topic_name"],
-            "topic_id": services.topic_ids.of(each["topic_name"]),
-            "partitions": [
-                await _partition(offsets, each["topic_name"], index)
-                async for index in paced(each["partitions"])
-            ],
-        }
-        for each in topics
-    ]
+    found = [await _topic(services, offsets, each) async for each in paced(topics)]
     return {"group_id": group_id, "topics": found}
 
 
-async def _partition(offsets: GroupOffsets, topic: str, index: int) -> Body:
+async def _topic(services: KafkaServices, offsets: GroupOffsets, asked: Body) -> Body:
+    topic = asked["topic_name"]
+    answers = await offsets.progress(topic, asked["partitions"])
+    return {
+        "topic_name": topic,
+        "topic_id": services.topic_ids.of(topic),
+        "partitions": [_partition(index, answers[index]) for index in asked["partitions"]],
+    }
+
+
+def _partition(index: int, answer: Progress | Exception) -> Body:
     found = {"partition_index": index, "leader_epoch": 0}
-    try:
-        progress = await offsets.progress(topic, index)
-    except REFUSALS as error:
-        return found | error_fields(error) | Progress()._asdict()
-    return found | progress._asdict()
+    if isinstance(answer, Exception):
+        return found | error_fields(answer) | Progress()._asdict()
+    return found | answer._asdict()
