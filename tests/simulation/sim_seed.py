@@ -86,7 +86,7 @@ class Simulation:
     # What the cluster's simulation overrides.
 
     def draw_features(self, rng: random.Random) -> tuple[str, ...]:
-        return features.draw(rng)
+        return features.draw(rng, self.world.stream("features beside"))
 
     def feature(self, name: str) -> Any:
         return features.ALL[name]

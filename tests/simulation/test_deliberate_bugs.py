@@ -81,6 +81,8 @@ CASES = {
     "kafka-offsets-lost-at-recovery": Case("PARTIAL TRANSACTION", 0, ("kafka and pulsar",)),
     "kafka-locks-run-out-early": Case("HELD BY TWO", 1, ("kafka shares",)),
     "kafka-old-generations-commit": Case("OLD GENERATION", 2, ("kafka groups",)),
+    "kafka-partitions-given-too-early": Case("TWO OWNERS", 0, ("kafka heartbeats",)),
+    "kafka-static-members-not-fenced": Case("TWO OWNERS", 0, ("kafka static members",)),
     "kafka-producers-older-than-the-log": Case("DUPLICATE", 5, ("kafka",)),
     "kafka-stable-offset-before-the-marker": Case("UNCONFIRMED READ", 5, ("kafka transactions",)),
     "kafka-windows-not-recovered": Case("DUPLICATE", 1, ("kafka",)),

@@ -7,10 +7,10 @@ from clients.kafka_peer import Body, KafkaClient
 from clients.kafka_words import Answer, Owner, Place
 from pybroker.kafka.errors import ErrorCode
 
-OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC = 9, 11, 12, 13, 14
+OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, GROUP_HEARTBEAT = 9, 11, 12, 13, 14, 68
 ADD_OFFSETS, TXN_OFFSET_COMMIT = 25, 28
 SESSION_TIMEOUT_MS: Final = 6000
-_REBALANCE_TIMEOUT_MS: Final = 3000
+REBALANCE_TIMEOUT_MS: Final = 3000
 _KIND: Final = "simulated"
 NOTHING: Final = -1  # the offset of a partition for which nothing was committed
 
@@ -20,7 +20,8 @@ class Membership(NamedTuple):
 
     group: str
     member_id: str
-    generation: int
+    generation: int  # of a KIP-848 group: the member's epoch
+    instance_id: str | None = None  # of a static member
 
     @property
     def fields(self) -> Body:
@@ -28,6 +29,7 @@ class Membership(NamedTuple):
             "group_id": self.group,
             "generation_id": self.generation,
             "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
         }
 
 
@@ -37,18 +39,21 @@ class Joined(NamedTuple):
     others: list[str]  # all members, if this one leads
 
 
-async def join(client: KafkaClient, group: str, member_id: str) -> Joined:
+async def join(
+    client: KafkaClient, group: str, member_id: str, instance_id: str | None = None
+) -> Joined:
     """Waits for the other members. `member_id`: empty for a new one."""
     asked = {
         "group_id": group,
         "session_timeout_ms": SESSION_TIMEOUT_MS,
-        "rebalance_timeout_ms": _REBALANCE_TIMEOUT_MS,
+        "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
         "member_id": member_id,
+        "group_instance_id": instance_id,
         "protocol_type": _KIND,
         "protocols": [{"name": "one", "metadata": b""}],
     }
     body = await client.ask(JOIN, 5, asked)
-    membership = Membership(group, body["member_id"], body["generation_id"])
+    membership = Membership(group, body["member_id"], body["generation_id"], instance_id)
     others = [each["member_id"] for each in body["members"]]
     return Joined(ErrorCode(body["error_code"]), membership, others)
 
@@ -73,6 +78,48 @@ async def heartbeat(client: KafkaClient, membership: Membership) -> ErrorCode:
 async def leave(client: KafkaClient, membership: Membership) -> None:
     members = [{"member_id": membership.member_id}]
     await client.ask(LEAVE, 3, {"group_id": membership.group, "members": members})
+
+
+class Beaten(NamedTuple):
+    """The answer to a heartbeat of KIP-848."""
+
+    code: ErrorCode
+    epoch: int = -1
+    assigned: frozenset[Place] | None = None  # None: as before
+
+
+async def beat(
+    client: KafkaClient,
+    membership: Membership,
+    ids: dict[str, bytes],
+    owned: frozenset[Place] | None,
+) -> Beaten:
+    """`ids`: of the topics that it subscribes to. `owned`: None if that has not changed."""
+    asked: Body = {
+        "group_id": membership.group,
+        "member_id": membership.member_id,
+        "member_epoch": membership.generation,
+        "instance_id": membership.instance_id,
+        "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+        "subscribed_topic_names": sorted(ids),
+        "topic_partitions": None,
+    }
+    if owned is not None:
+        asked["topic_partitions"] = [
+            {"topic_id": ids[each.topic], "partitions": [each.partition]} for each in sorted(owned)
+        ]
+    body = await client.ask(GROUP_HEARTBEAT, 1, asked)
+    if body["error_code"]:
+        return Beaten(ErrorCode(body["error_code"]))
+    assigned = None
+    if body["assignment"] is not None:
+        names = {each: name for name, each in ids.items()}
+        assigned = frozenset(
+            Place(names[bytes(each["topic_id"])], partition)
+            for each in body["assignment"]["topic_partitions"]
+            for partition in each["partitions"]
+        )
+    return Beaten(ErrorCode.NONE, body["member_epoch"], assigned)
 
 
 async def add_group(client: KafkaClient, owner: Owner, group: str) -> ErrorCode:

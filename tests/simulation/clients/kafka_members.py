@@ -24,7 +24,7 @@ from clients.kafka_transacting import KafkaWorker
 from clients.kafka_words import AGAIN, Place, Shown, fetch, first_offset
 from pybroker.kafka.errors import ErrorCode
 
-_STALL_S: Final = 9.0  # longer than a session, and a rebalance
+STALL_S: Final = 9.0  # longer than a session, and a rebalance
 _AT_ONCE: Final = 4  # records of a transaction
 _LOST: Final = (
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -62,6 +62,7 @@ class Member(KafkaWorker):
         self.inputs = inputs
         self.output = output
         self.generations = generations
+        self.instance_id: str | None = None
         self._member_id = ""
         self._membership = Membership(group, "", NOTHING)
         self._batch: tuple[Place, list[Shown]]
@@ -80,7 +81,7 @@ class Member(KafkaWorker):
             await leave(client, self._membership)
 
     async def _join(self, client: KafkaClient) -> list[Place] | None:
-        joined = await join(client, self.group, self._member_id)
+        joined = await join(client, self.group, self._member_id, self.instance_id)
         self._member_id = joined.membership.member_id
         if joined.code is not ErrorCode.NONE:
             self._not_a_member(joined.code, "JoinGroup")
@@ -142,7 +143,7 @@ class Member(KafkaWorker):
         self._batch = place, found.shown[: self.rng.randint(1, _AT_ONCE)]
         if self.rng.random() < 0.05:
             self.history.counts["members that stalled"] += 1
-            await self.pause(2 * _STALL_S)
+            await self.pause(2 * STALL_S)
         before = len(self.history.txns)
         await self._transact(client)
         positions[place] = self._batch[1][-1].offset + 1
@@ -160,18 +161,25 @@ class Member(KafkaWorker):
                 client, lambda: add_group(client, self.owner, self.group), what
             )
         newest, membership = self.generations.newest, self._membership
-        offset = batch[-1].offset + 1
-        await self.until_accepted(
-            client,
-            lambda: commit_in(client, self.owner, membership, place, offset),
-            f"offset {offset} of {place}",
-        )
-        if membership.generation < newest:
-            self.generations.broken.append(
-                f"OLD GENERATION: {self.name} committed {offset} of {place} in generation "
-                f"{membership.generation}, when {newest} had begun"
-            )
+        offset, asked_s = batch[-1].offset + 1, 0.0
+
+        async def commit() -> ErrorCode:
+            nonlocal asked_s
+            asked_s = self.world.now
+            return await commit_in(client, self.owner, membership, place, offset)
+
+        await self.until_accepted(client, commit, f"offset {offset} of {place}")
+        self.has_committed(f"{offset} of {place}", place, asked_s, newest)
         topic = f"{place.topic}/{place.partition}"
         record.acknowledged += [
             (self.group, Read(topic, (each.offset, 0, 0), each.value)) for each in batch
         ]
+
+    def has_committed(self, what: str, place: Place, asked_s: float, newest: int) -> None:
+        """The group took an offset, in a transaction. `newest`: the generation before it did."""
+        generation = self._membership.generation
+        if generation < newest:
+            self.generations.broken.append(
+                f"OLD GENERATION: {self.name} committed {what} in generation {generation}, when "
+                f"{newest} had begun"
+            )

@@ -22,6 +22,7 @@ from features import (
     kafka_and_pulsar,
     kafka_groups,
     kafka_messages,
+    kafka_newer_groups,
     kafka_shares,
     kafka_transactions,
     key_ranges,
@@ -66,6 +67,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         kafka_and_pulsar,
         kafka_groups,
         kafka_messages,
+        kafka_newer_groups,
         kafka_shares,
         kafka_transactions,
         key_ranges,
@@ -94,8 +96,17 @@ ALL: Final[dict[str, type[Feature]]] = {
 }
 
 
-def draw(rng: random.Random) -> tuple[str, ...]:
-    count = min(len(ALL), rng.choice((0, 1, 1, 2, 2, 3, 4, 5)))
-    drawn = sorted(rng.sample(list(ALL), count))
+# Drawn from a separate stream, so that older draws of a seed stay the same.
+_BESIDE: Final = {
+    kafka_newer_groups.KafkaHeartbeats.name: 0.08,
+    kafka_newer_groups.KafkaStaticMembers.name: 0.08,
+}
+
+
+def draw(rng: random.Random, beside: random.Random) -> tuple[str, ...]:
+    names = [name for name in ALL if name not in _BESIDE]
+    count = min(len(names), rng.choice((0, 1, 1, 2, 2, 3, 4, 5)))
+    drawn = sorted(rng.sample(names, count))
     alone = [name for name in drawn if not ALL[name].meets_others]
-    return tuple(alone[:1] or drawn)
+    more = [name for name, share in _BESIDE.items() if beside.random() < share]
+    return tuple(alone[:1] or [*drawn, *more])
