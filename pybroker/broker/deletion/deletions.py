@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 PREFIX: Final = "/deletions/"
 _SCALABLE: Final = quote(f"/{SCALABLE}/", safe="")  # in the keys of their tombstones
 _AT_ONCE: Final = 64  # partitions
+_NAMES: Final = 20_000  # whose keys are kept; a scalable topic may have 10,000 segments
 _RETRY_S: Final = 1.0
 _RETRY_OFFSETS_S: Final = 5.0  # requests for the name try it, too
 
@@ -386,14 +387,14 @@ class Deletions:
         return doomed
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=_NAMES)
 def _keys_of(topic: TopicName) -> tuple[str, ...]:
     if (whole := topic.partitioned_name) == topic:
         return (tombstone_key(topic),)
     return tombstone_key(topic), tombstone_key(whole)
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=_NAMES)
 def _scalable_key_of(topic: TopicName) -> str:
     """What the keys of tombstones of an ordinary topic's scalable namesake begin with."""
     return tombstone_key(topic.scalable_name) if topic.domain == "persistent" else ""

@@ -104,39 +104,43 @@ class AutoScaler:
                 for name in self._watched.keys() - owned:
                     del self._watched[name]
                 for name in owned:
-                    self._look_at(name, self._watched.setdefault(name, _Watched()))
+                    await self._look_at(name, self._watched.setdefault(name, _Watched()), pace)
                     await pace.step()
                 await asyncio.sleep(self._interval_s)
         finally:
             self._watched.clear()
             self._looking = False
 
-    def _look_at(self, name: TopicName, watched: _Watched) -> None:
+    async def _look_at(self, name: TopicName, watched: _Watched, pace: Pace) -> None:
         loads = self._scalable.measures.loads
         try:
             if (record := self._scalable.find(name)) is not None:
-                self._measure(name, record, watched)
+                await self._measure(name, record, watched, pace)
                 loads[SUCCESS] += len(watched.readings)
                 self._consider(name, watched)
         except (PulsarError, ManagedLedgerError) as error:
             loads[FAILURE] += 1
             log.warning("%s is not auto-scaled: %s", name, error)
 
-    def _measure(self, name: TopicName, record: TopicRecord, watched: _Watched) -> None:
-        now_s, policy = self._clock.monotonic_s(), self.policy(name, record)
-        before, watched.readings, watched.loads = watched.readings, {}, {}
-        cold, watched.cold_since_s = watched.cold_since_s, {}
+    async def _measure(
+        self, name: TopicName, record: TopicRecord, watched: _Watched, pace: Pace
+    ) -> None:
+        policy = self.policy(name, record)
+        readings, loads, cold_since_s = dict[int, _Reading](), dict[int, Load](), dict[int, float]()
         for each in record.active:
+            await pace.step()
+            now_s = self._clock.monotonic_s()
             topic = self._topics.serving(of_segment(name, each))
             if topic is None:
                 continue
-            watched.readings[each.id] = now = _read(topic, now_s)
-            last = before.get(each.id)
+            readings[each.id] = now = _read(topic, now_s)
+            last = watched.readings.get(each.id)
             if last is None or last.topic is not topic or last.at_s >= now_s:
                 continue
-            load = watched.loads[each.id] = _between(last, now)
+            load = loads[each.id] = _between(last, now)
             if is_cold(load, policy):
-                watched.cold_since_s[each.id] = cold.get(each.id, last.at_s)
+                cold_since_s[each.id] = watched.cold_since_s.get(each.id, last.at_s)
+        watched.readings, watched.loads, watched.cold_since_s = readings, loads, cold_since_s
 
     def _consider(self, name: TopicName, watched: _Watched) -> None:
         record = self._scalable.find(name)

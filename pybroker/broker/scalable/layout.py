@@ -6,6 +6,7 @@ layout of a scalable topic is what its record says. Source: PIP-475, PIP-460.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from pybroker.base.errors import NotAllowed
@@ -87,8 +88,11 @@ def layout_of(name: TopicName, partitions: int, now_ms: int) -> Layout:
 
 
 def scalable_layout(name: TopicName, record: TopicRecord, now_ms: int) -> Layout:
-    segments = (
-        Segment(each.id, each.start, each.end, str(of_segment(name, each)), each)
-        for each in sorted(record.segments.values())
-    )
+    segments = (_segment(name, each) for each in sorted(record.segments.values()))
     return Layout(name, tuple(segments), now_ms, epoch=record.epoch)
+
+
+@lru_cache(maxsize=2 * MAX_SEGMENTS)
+def _segment(name: TopicName, record: SegmentRecord) -> Segment:
+    """Cached: a change of a few segments costs little more than these."""
+    return Segment(record.id, record.start, record.end, str(of_segment(name, record)), record)

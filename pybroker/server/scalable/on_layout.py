@@ -8,6 +8,7 @@ from pybroker.base.names import TopicName, whole_topic
 from pybroker.broker.brokers.ownership import ALONE
 from pybroker.broker.brokers.remote_namespaces import check_namespace
 from pybroker.broker.scalable.layout import Layout, Segment
+from pybroker.broker.scalable.record import MAX_SEGMENTS
 from pybroker.security.authorization import Need, Target
 from pybroker.server.connections.connection import Connection
 from pybroker.server.scalable.v5_session import Kind, measured, v5_session
@@ -123,21 +124,34 @@ def _encoded(layout: Layout, controller_url: str, controller_url_tls: str) -> by
         controller_broker_url=controller_url or None,
         controller_broker_url_tls=controller_url_tls or None,
     )
-    for each in layout.segments:
-        _add(dag, layout, each)
+    if all(each.record is not None for each in layout.segments):
+        dag.MergeFromString(b"".join(map(_encoded_segment, layout.segments)))
+    else:
+        for each in layout.segments:
+            _add(dag, layout.made_ms, each)
     resolved = str(layout.name._replace(domain="topic"))
     update = pb.CommandScalableTopicUpdate(dag=dag, resolved_topic_name=resolved)
     return update.SerializePartialToString()
 
 
-def _add(dag: pb.ScalableTopicDAG, layout: Layout, segment: Segment) -> None:
+@lru_cache(maxsize=2 * MAX_SEGMENTS)
+def _encoded_segment(segment: Segment) -> bytes:
+    """Of a scalable topic: a change of a few segments costs little more than these. Joined, such
+    bytes are the encoded segments of a layout.
+    """
+    dag = pb.ScalableTopicDAG()
+    _add(dag, 0, segment)
+    return dag.SerializePartialToString()
+
+
+def _add(dag: pb.ScalableTopicDAG, made_ms: int, segment: Segment) -> None:
     added = dag.segments.add(
         segment_id=segment.id,
         hash_start=segment.hash_start,
         hash_end=segment.hash_end,
         state=pb.SEALED if segment.sealed else pb.ACTIVE,
         created_at_epoch=0,
-        created_at_ms=layout.made_ms,
+        created_at_ms=made_ms,
     )
     if (record := segment.record) is None:
         added.legacy_topic_name = segment.topic
