@@ -55,9 +55,10 @@ class Migration:
         refuse_internal(name)
         ordinary = name._replace(domain="persistent")
         partitions = await self._found(name, ordinary)
-        if (others := self._topics.others_of_parts) is not None and self._scalable.is_begun(name):
+        if self._scalable.is_begun(name):
             await self._scalable.settled(name)
             return await self._scalable.sealed(name)
+        others = self._topics.others_of_parts
         elsewhere = [] if others is None else await others.attached(name)
         async with self._topics.room.for_more(name, 0):
             with self._scalable.noting(name, "migrate", "manual", ()):
