@@ -12,15 +12,21 @@ from pybroker.eos_check.settings import Settings
 _PLACES: Final = (
     "Does the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?"
 )
+_KAFKA_PLACES: Final = (
+    "Does the command use {kafka_bootstrap} and {input}, or KAFKA_BOOTSTRAP_SERVERS and EOS_INPUT? "
+    "A Kafka client that only reads, and keeps its offsets elsewhere, takes no step at which it "
+    "could be crashed."
+)
 
 
 def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
     """The run without faults. Raises CannotRun if nothing can be judged by it."""
     result = run(settings, NO_FAULT, None, stop)
+    places = _KAFKA_PLACES if settings.kafka else _PLACES
     if result.stuck and not result.backlogs:
         raise CannotRun(
             f"without any fault, {result.stuck}, and {settings.input} has no subscription. "
-            f"{_PLACES} If it is slow to start, raise --run-limit.\n{result.log}"
+            f"{places} If it is slow to start, raise --run-limit.\n{result.log}"
         )
     if result.stuck:
         raise CannotRun(
@@ -30,7 +36,7 @@ def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
     if not result.outputs and not result.backlogs:
         raise CannotRun(
             f"without any fault, the command ended with code 0, nothing came out on "
-            f"{', '.join(settings.outputs)}, and {settings.input} has no subscription. {_PLACES}\n"
+            f"{', '.join(settings.outputs)}, and {settings.input} has no subscription. {places}\n"
             f"{result.log}"
         )
     if not result.outputs:

@@ -138,7 +138,10 @@ class Exploration:
             if failed is not None:
                 self.explored.counter_example = self._shrink(failed)
             if not faults:
-                raise CannotRun("no crash was tried: the pipeline never spoke to the broker")
+                raise CannotRun(
+                    "no crash was tried: the pipeline sent the broker nothing that changes "
+                    "anything, such as a message, an acknowledgement or an offset"
+                )
             if self.explored.singles_tried == 0 and failed is None:
                 raise CannotRun(
                     f"none of {self.explored.runs} runs reached the step at which it should crash: "

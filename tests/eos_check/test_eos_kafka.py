@@ -9,10 +9,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pybroker.client import Client
+from pybroker.eos_check.clean_run import clean_run
 from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.faults import Passing, Phase, Step, Victim
 from pybroker.eos_check.kafka_wire import KafkaWire
 from pybroker.eos_check.proxy import Proxy
+from pybroker.eos_check.run_result import CannotRun, RunResult
 from pybroker.eos_check.settings import Places, Settings
 from pybroker.eos_check.topics import Topics
 from pybroker.eos_check.wire import Unreadable
@@ -172,6 +174,14 @@ def test_what_a_broker_would_not_read_ends_the_connection() -> None:
     for data in (b"", b"\0\0\0", END_TXN.to_bytes(2, "big") + b"\x7f\xff" + b"\0" * 8):
         with pytest.raises(Unreadable):
             wire.from_client(framed(data))
+
+
+def test_a_kafka_client_that_takes_no_step_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no group, as one that keeps its offsets in a database."""
+    result = RunResult((), stuck="it had not caught up after 60 s")
+    monkeypatch.setattr("pybroker.eos_check.clean_run.run", lambda *_: result)
+    with pytest.raises(CannotRun, match=r"\{kafka_bootstrap\} and .* keeps its offsets elsewhere"):
+        clean_run(Settings(("run",), kafka=True), threading.Event())
 
 
 def test_a_placeholder_in_the_command_is_the_proxy_s_address(tmp_path: Path) -> None:
