@@ -10,6 +10,7 @@ or without TLS), is no node for that client. What it serves has no leader: LISTE
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 from zlib import crc32
@@ -74,6 +75,12 @@ class SharedNodes:
             for is_encrypted, url in enumerate(addresses[broker_id]):
                 if url:
                     self._nodes[bool(is_encrypted)][broker_id] = Node.at(number, url)
+        for url in _told_twice(addresses):
+            log.warning(
+                "several brokers tell Kafka's clients the address %s, so clients reach only one of "
+                "them: give each its own kafkaAdvertisedListeners",
+                url,
+            )
 
     async def leader_of(self, partition: TopicName, session: Session) -> Node:
         try:
@@ -97,6 +104,11 @@ class SharedNodes:
             self._unreachable.add(broker_id)
             log.warning("%s", why)
         return KafkaError(ErrorCode.LISTENER_NOT_FOUND, why)
+
+
+def _told_twice(addresses: Mapping[str, KafkaAddress]) -> list[str]:
+    told = Counter(url for each in addresses.values() for url in each if url)
+    return [url for url, brokers in told.items() if brokers > 1]
 
 
 def node_numbers(broker_ids: Iterable[str]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Addresses that Kafka's clients are told, where the port is mapped."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from kafka_produce import METADATA
@@ -10,6 +11,8 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.listeners import BadListeners
 from pybroker.broker.brokers.ownership import KafkaAddress
 from pybroker.kafka.advertised import advertised_urls
+from pybroker.kafka.session import Session
+from pybroker.kafka.shared_nodes import SharedNodes
 from pybroker.process.kafka import told_address
 from pybroker.testing import RunningBroker, broker
 
@@ -42,6 +45,25 @@ def test_a_broker_tells_the_others_of_what_it_serves_only() -> None:
     own = "kafka://localhost:9092"
     assert told_address(config, own, "") == KafkaAddress("kafka://example.org:19092", "")
     assert told_address(BrokerConfig(), own, "") == KafkaAddress(own, "")
+
+
+def test_brokers_with_one_address_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A copied configuration file: a client would reach one broker and ask it for all."""
+    shared, own = "kafka://example.org:19092", "kafka://example.org:19093"
+
+    class Members:
+        def kafka_addresses(self) -> dict[str, KafkaAddress]:
+            return {
+                "a:1": KafkaAddress(shared),
+                "b:1": KafkaAddress(shared),
+                "c:1": KafkaAddress(own),
+            }
+
+    nodes = SharedNodes(cast(Any, Members()))
+    for _ in range(2):
+        assert [node.port for node in nodes.seen_by(Session(1))] == [19092, 19092, 19093]
+    (record,) = caplog.records
+    assert shared in record.message and "kafkaAdvertisedListeners" in record.message
 
 
 @pytest.mark.parametrize(
