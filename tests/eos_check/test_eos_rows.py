@@ -55,7 +55,7 @@ def test_a_command_that_never_prints_a_row_judges_nothing(monkeypatch: pytest.Mo
     message = Output("out", "k", b"eos-000001")
     result = SimpleNamespace(stuck="", backlogs={}, outputs=(message,), log="")
     monkeypatch.setattr("pybroker.eos_check.clean_run.run", lambda *_: result)
-    settings: Any = SimpleNamespace(rows=("rows",), outputs=("out",), input="in")
+    settings: Any = SimpleNamespace(rows=("rows",), outputs=("out",), input="in", kafka=False)
     with pytest.raises(CannotRun, match="printed nothing"):
         clean_run(settings, Event())
     result.outputs += (row(1),)
