@@ -13,16 +13,18 @@ refused. Once the client has asked for the batch again, the next delivery takes 
 before; until it comes, an acknowledgement refers to these.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_
 from typing import Final
 
+from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.transaction.pending_acks.records import PendingAck
 
 MOST_DELIVERIES: Final = 100  # of one batch, unacknowledged
 MOST_BATCHES: Final = 10_000  # of one consumer; beyond that, the oldest are forgotten
+_PRUNE_FROM: Final = 100  # batches
 
 # A batch's position, its unacknowledged messages as bits, and its size.
 LeftOfBatch = tuple[tuple[int, int], int, int]
@@ -103,10 +105,11 @@ class _Batch:
 
 
 class LeftOut:
-    __slots__ = ("_batches",)
+    __slots__ = ("_batches", "_prune_at")
 
     def __init__(self) -> None:
         self._batches: dict[tuple[int, int], _Batch] = {}
+        self._prune_at = _PRUNE_FROM
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -215,6 +218,13 @@ class LeftOut:
         """Called when messages of the batch are acknowledged by index."""
         if (batch := self._batches.get(position)) is not None:
             batch.keep(still_unacked)
+
+    def prune(self, is_acknowledged: Callable[[Position], bool]) -> None:
+        """Forget batches that others have acknowledged, or transactions, if there are many."""
+        if len(self._batches) >= self._prune_at:
+            for position in [each for each in self._batches if is_acknowledged(Position(*each))]:
+                del self._batches[position]
+            self._prune_at = max(_PRUNE_FROM, 2 * len(self._batches))
 
     def forget(self, position: tuple[int, int]) -> None:
         """Called when the whole batch is acknowledged."""

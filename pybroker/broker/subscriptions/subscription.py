@@ -149,6 +149,7 @@ class Subscription:
         acknowledged, and messages that a delivery left out because of an open transaction.
         """
         if consumer.left_out:
+            consumer.left_out.prune(self.cursor.is_deleted)
             positions, parts = consumer.left_out.divide(positions)
             for at, still_unacked, batch_size in parts:
                 self.acknowledge_indexes(consumer, Position(*at), still_unacked, batch_size)
@@ -255,6 +256,7 @@ class Subscription:
         if cumulative:
             return to.acknowledge_cumulative(pending, txn_id, acks[0], consumer, covered)
         if left_out:
+            left_out.prune(self.cursor.is_deleted)
             to.check_clear(pending, txn_id, left_out, acks)
             acks = left_out.spare(acks)
         withheld = partial(self._withhold, consumer, acks)

@@ -151,6 +151,16 @@ def test_what_is_acknowledged_is_forgotten() -> None:
     assert not known
 
 
+def test_of_many_batches_those_that_are_acknowledged_are_forgotten() -> None:
+    known, acknowledged = LeftOut(), set[Position]()
+    for entry_id in range(2000):
+        known.delivered(delivery(entry_id, withheld={entry_id: 0b1}))
+        acknowledged.add(Position(LEDGER, entry_id - 2))
+        known.prune(acknowledged.__contains__)
+    assert 2 <= len(known._batches) < 200
+    assert [known.of((LEDGER, each)) for each in (0, 1998, 1999)] == [0, 0b1, 0b1]
+
+
 def test_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_out, "MOST_BATCHES", 2)
     known = LeftOut()
