@@ -22,7 +22,7 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.configuration.config_file import parse_setting
 from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName
-from pybroker.simulation.broker import PORT
+from pybroker.simulation.broker import KAFKA_PORT, PORT
 
 KINDS: Final[Mapping[str, str]] = {
     "crash": "one of your processes ends at an await, and is started again",
@@ -98,6 +98,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.service_url = f"pulsar://127.0.0.1:{PORT}"
+        self.kafka_bootstrap = f"127.0.0.1:{KAFKA_PORT}"  # with sim.broker(kafka_service_port=0)
         self.rng = random.Random(f"{seed}/scenario")  # for the scenario's own random choices
         self.processes: list[ProcessSpec] = []
         self.inputs: list[InputSpec] = []

@@ -26,6 +26,7 @@ class ProcessBroker(SimulatedBroker):
             **sim.settings,
         )
         super().__init__(world, config)
+        self.serves_kafka = config.kafka_service_port is not None
         self._recorder = recorder
         self.names: dict[tuple[float, str], str] = {}  # names of faults, by time and kind
 

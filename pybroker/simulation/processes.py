@@ -14,12 +14,18 @@ from pybroker.simulation.faults import Fault
 from pybroker.simulation.network import NobodyListens
 from pybroker.simulation.node import Node, NotSimulated, SimulatedTask, named
 from pybroker.simulation.recording import Recorder
+from pybroker.simulation.recording_kafka import is_of_kafka
 from pybroker.simulation.world import World
 
 AGAIN_AFTER_S: Final = 1.0
 _FAILURES_IN_A_ROW: Final = 5
 # Code in these folders is not the user's.
-_LIBRARIES: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+_LIBRARIES: Final = (
+    sysconfig.get_path("stdlib"),
+    str(Path(__file__).parents[1]),
+    str(Path(sysconfig.get_path("purelib")) / "aiokafka"),
+    str(Path(sysconfig.get_path("platlib")) / "aiokafka"),
+)
 
 
 class ProcessNode(Node):
@@ -146,7 +152,7 @@ class UserProcess:
     def _ended_by(self, error: BaseException, node: ProcessNode) -> None:
         text = said(error)
         node.tell(f"ends: {text}", always=True)
-        expected = isinstance(error, PulsarError | OSError | TimeoutError)
+        expected = isinstance(error, PulsarError | OSError | TimeoutError) or is_of_kafka(error)
         if _is_for_good(error):
             expected = not self._healed  # the service may come later
         self._failures = [] if expected else [*self._failures, text]

@@ -20,6 +20,7 @@ from pybroker.simulation.coverage import Strikes
 from pybroker.simulation.declaring import full_name
 from pybroker.simulation.events import Events
 from pybroker.simulation.judging import SeenTransaction, shown
+from pybroker.simulation.recording_kafka import recorded_kafka_clients
 from pybroker.simulation.story import Event
 
 
@@ -233,4 +234,5 @@ def recorded_clients() -> Iterator[None]:
         ):
             wrapped = wrapper(getattr(owner, name))
             stack.enter_context(patch.object(owner, name, wrapped))
+        stack.enter_context(recorded_kafka_clients(_recording))
         yield

@@ -21,7 +21,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.simulation import plan
-from pybroker.simulation.broker import PORT
+from pybroker.simulation.broker import KAFKA_PORT, PORT
 from pybroker.simulation.declaring import (
     Logs,
     Record,
@@ -33,6 +33,7 @@ from pybroker.simulation.declaring import (
 from pybroker.simulation.events import Weather
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.judging import Account, Violation, judge, shown
+from pybroker.simulation.kafka_reading import KafkaReading
 from pybroker.simulation.process_broker import ProcessBroker
 from pybroker.simulation.processes import UserProcess, said
 from pybroker.simulation.publishing import Publisher, Topics
@@ -90,7 +91,8 @@ class SeedRun:
         self.processes = {
             spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
         }
-        topics = Topics(self.sim.service_url, self._parts, self._subscriptions, self._is_read)
+        self.kafka = KafkaReading(self.broker)
+        topics = Topics(self.sim.service_url, self._parts, self._consumed, self._is_read)
         self.publishers = [
             Publisher(self.world, f"input-{number}", given, topics, self.recorder)
             for number, given in enumerate(self.sim.inputs)
@@ -272,9 +274,10 @@ class SeedRun:
             self.broker.serving
             and all(publisher.done for publisher in self.publishers)
             and not any(process.is_busy for process in self.processes.values())
-            and all(self._subscriptions(given.topic) for given in self.sim.inputs)
+            and all(self._consumed(given.topic) for given in self.sim.inputs)
             and all(self._is_connected(process) for process in self.processes.values())
             and not self._backlog()
+            and not self.kafka.backlog(given.topic for given in self.sim.inputs)
             and not self.broker.open_transactions()
         )
 
@@ -288,7 +291,8 @@ class SeedRun:
         there = self.broker.node
         live = [each for each in mine if each.peer.node is there and not each.is_silent]
         lives = (f"{process.spec.name}.{life}" for life in range(1, process.incarnation + 1))
-        uses_it = any((name, PORT) in self.world.network.callers for name in lives)
+        callers = self.world.network.callers
+        uses_it = any((name, port) in callers for name in lives for port in (PORT, KAFKA_PORT))
         return bool(live) or not uses_it
 
     def _backlog(self) -> int:
@@ -315,6 +319,10 @@ class SeedRun:
                     if subscription.durable:
                         found.setdefault(name, []).append((part, subscription))
         return found
+
+    def _consumed(self, topic: str) -> bool:
+        """Whether the topic has a durable subscription, or a group of Kafka's clients."""
+        return bool(self._subscriptions(topic) or self.kafka.groups(topic))
 
     def _is_read(self, topic: str) -> bool:
         """Whether the topic has a subscription, maybe one of a reader."""
@@ -374,8 +382,9 @@ class SeedRun:
     def _left(
         self, topics: Iterable[str]
     ) -> dict[tuple[str, str], frozenset[tuple[int, int, int]]]:
-        left = {}
+        left: dict[tuple[str, str], frozenset[tuple[int, int, int]]] = {}
         for topic in topics:
+            left |= self.kafka.left(topic, self._logs[topic])
             for name, parts in self._subscriptions(topic).items():
                 cursors = {part: subscription.cursor for part, subscription in parts}
                 left[topic, name] = frozenset(

@@ -13,9 +13,10 @@ FOLDER = ROOT / "examples/simulated"
 WRONG = {
     "ack_before_send": "LOST",
     "dedup_by_memory": "DOUBLED",
+    "kafka_auto_commit": "DOUBLED",
     "send_then_ack": "DOUBLED",
 }
-RIGHT = ("exactly_once",)
+RIGHT = ("exactly_once", "kafka_exactly_once")
 
 
 def scenario_of(name: str):
@@ -52,8 +53,9 @@ def test_the_command_of_the_examples_page_finds_what_is_wrong(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_right_pipeline_keeps_every_promise():
-    simulate(scenario_of("exactly_once"), seeds=15)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_pipeline_keeps_every_promise(name):
+    simulate(scenario_of(name), seeds=15)
 
 
 @pytest.mark.slow
