@@ -255,12 +255,13 @@ def test_a_topic_is_deleted_or_made_scalable_whoever_dies_meanwhile(
             assert pair.read(str(part), "away") == [b"before %d" % index]
 
 
-def test_two_requests_for_a_deletion_at_one_broker_are_one_after_the_other(pair: Pair) -> None:
-    partitioned, settled = pair.two.broker.topics.partitioned, pair.two.broker.topics.settled
+def test_two_changes_of_a_topic_at_one_broker_are_one_after_the_other(pair: Pair) -> None:
+    topics = pair.two.broker.topics
 
     async def twice() -> None:
-        await asyncio.gather(partitioned.doom(ORDERS), partitioned.doom(ORDERS))
-        await settled(ORDERS)
+        dooms = (topics.tenants.doom_partitions(ORDERS) for _ in range(2))
+        await asyncio.gather(*(topics.change(ORDERS, each) for each in dooms))
+        await asyncio.sleep(1.0)
 
     on(pair, pair.two, twice())
     assert not pair.cluster.world.failures
