@@ -6,7 +6,7 @@ import pytest
 from bare_ledgers import make_ledger
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound, ManagedLedgerError
-from managed_ledger.storage.backend import Backend, Versioned
+from managed_ledger.storage.backend import ABSENT, Backend, KeyAt, Versioned
 from managed_ledger.storage.tag_runs import TagRuns
 
 EVERYTHING = (10_000, 1 << 30)  # entries, bytes
@@ -292,6 +292,35 @@ def test_a_deletion_may_expect_a_version(make_backend, run):
         assert store.get("key") == Versioned(b"two", 1)
         await store.delete("key", 1)
         assert store.get("key") is None
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_change_may_require_that_another_key_is_as_it_was(make_backend, run):
+    async def scenario():
+        backend = make_backend()
+        await backend.open()
+        store = backend.metadata
+        absent, decided = KeyAt("decisions/1", ABSENT), KeyAt("decisions/1", 0)
+        assert await store.put("key", b"one", only_while=absent) == 0
+        with pytest.raises(BadVersion):
+            await store.put("key", b"two", only_while=decided)
+        await store.put("decisions/1", b"")
+        for change in (
+            lambda only_while: store.put("key", b"two", only_while=only_while),
+            lambda only_while: store.delete("key", only_while=only_while),
+        ):
+            with pytest.raises(BadVersion):
+                await change(absent)
+        assert store.get("key") == Versioned(b"one", 0)
+        assert await store.put("key", b"two", only_while=decided) == 1
+        await store.delete("key", only_while=decided)
+        await store.delete("key", only_while=decided)
+        await store.delete("decisions/1")
+        assert await store.put("key", b"three", only_while=absent) == 0
+        await store.delete("key", only_while=absent)
+        assert list(store.keys("decisions/")) == []
         await backend.close()
 
     run(scenario())
