@@ -70,8 +70,9 @@ class Pruner:
             while self._with_sealed:
                 await asyncio.sleep(_PRUNE_EVERY_S)
                 for name in list(self._with_sealed):
-                    del self._with_sealed[name]
-                    await self._prune_what_can_be(name)
+                    if name in self._with_sealed:  # not deleted while another one was pruned
+                        del self._with_sealed[name]
+                        await self._prune_what_can_be(name)
         finally:
             self._pruning = False
 

@@ -16,7 +16,7 @@ from pybroker.base.names import TopicName, any_topic
 from pybroker.broker.brokers.ownership import LAST_HASH, Bundle
 from pybroker.broker.namespaces.tenants import scalable_key
 from pybroker.broker.persistent.topic import Topic
-from pybroker.broker.scalable.pruning import delete_pruned
+from pybroker.broker.scalable.pruning import Pruner, delete_pruned
 from pybroker.broker.scalable.record import of_segment
 from pybroker.broker.scalable.subscriptions import WholeSubscriptions
 
@@ -91,6 +91,31 @@ def test_a_broker_that_lost_the_topic_deletes_no_segment_that_its_successor_made
         await prune(scalable.get(ORDERS), KeyAt(key, record.version))
         for each in scalable.get(ORDERS).segments.values():
             assert world.exists(of_segment(ORDERS, each))
+
+    run(go)
+
+
+def test_pruning_goes_on_though_a_topic_is_deleted_while_another_one_is_pruned() -> None:
+    async def go(world: World) -> None:
+        one, two, three = (any_topic(f"topic://public/default/{each}") for each in range(3))
+        pruned: list[TopicName] = []
+        over = asyncio.Event()
+
+        async def prune(pruner: Pruner, name: TopicName) -> None:
+            pruned.append(name)
+            pruner.forget(two)  # as its deletion does
+            if name == three:
+                over.set()
+
+        with (
+            patch.object(Pruner, "_prune_what_can_be", prune),
+            patch("pybroker.broker.scalable.pruning._PRUNE_EVERY_S", 0),
+        ):
+            for each in (one, two, three):
+                world.topics.scalable.pruner.add(each)
+            async with asyncio.timeout(10):
+                await over.wait()
+        assert pruned == [one, three]
 
     run(go)
 
