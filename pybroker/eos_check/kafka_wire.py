@@ -2,7 +2,8 @@
 
 A request that changes state is a step, named as its API is; EndTxn is COMMIT or ABORT, as with
 Pulsar's clients. Answers come in the order of the requests and have their correlation ids. Those
-that name brokers are rewritten, so that clients connect to the proxy.
+that name brokers are rewritten, so that clients connect to the proxy. After SaslHandshake 0 some
+frames are messages of the login, without requests around them: they pass as they are.
 """
 
 import struct
@@ -25,7 +26,7 @@ from pybroker.kafka.codec.messages import (
 from pybroker.kafka.codec.primitives import Malformed
 from pybroker.kafka.errors import ErrorCode
 
-_PRODUCE, _METADATA, _END_TXN = 0, 3, 26
+_PRODUCE, _METADATA, _SASL_HANDSHAKE, _END_TXN = 0, 3, 17, 26
 _STEPS: Final = {
     _PRODUCE: "PRODUCE",
     8: "OFFSET_COMMIT",
@@ -37,6 +38,8 @@ _STEPS: Final = {
     79: "SHARE_ACKNOWLEDGE",
 }
 _NAMES_BROKERS: Final = frozenset((_METADATA, 10, 60))  # Metadata, FindCoordinator, DescribeCluster
+_FIRST_WITH_REQUESTS: Final = 1  # of SaslHandshake: the login is in SaslAuthenticate
+_LOGIN_FRAMES: Final = {"SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}  # of each side; of others one
 _PENDING_AT_MOST: Final = 100_000
 _SIZE: Final = struct.Struct(">I")
 
@@ -46,11 +49,13 @@ class _Asked:
     key: int
     version: int
     event: Event | None
+    login_frames: int = 0  # that follow the answer, from each side
 
 
 class KafkaWire:
     """Implements Wire."""
 
+    frame_at_least = 0
     frame_at_most = FRAME_AT_MOST
 
     def __init__(self, host: str, port: int, topics: dict[bytes, str]) -> None:
@@ -60,12 +65,20 @@ class KafkaWire:
         self._place = {"host": host, "port": port}
         self._asked: dict[int, _Asked] = {}  # by correlation id
         self._topics = topics
+        self._from_client_as_is = self._from_broker_as_is = 0  # so many frames of a login
 
     def from_client(self, frame: bytes) -> Seen:
+        if self._from_client_as_is:
+            self._from_client_as_is -= 1
+            return Seen()
         data = frame[_SIZE.size :]
         if len(data) < HEADER_BYTES:
             raise Unreadable
         key, version, correlation_id = key_and_version(data)
+        if key == _SASL_HANDSHAKE and version < _FIRST_WITH_REQUESTS:
+            frames = _LOGIN_FRAMES.get(_request(key, version, data)["mechanism"], 1)
+            self._asked[correlation_id] = _Asked(key, version, None, frames)
+            return Seen()
         if key not in _STEPS and key not in _NAMES_BROKERS:
             return Seen()
         event, is_answered = None, True
@@ -81,6 +94,9 @@ class KafkaWire:
         return Seen() if event is None else Seen(event, before(event), is_answered)
 
     def from_broker(self, frame: bytes) -> tuple[Seen, bytes]:
+        if self._from_broker_as_is:
+            self._from_broker_as_is -= 1
+            return Seen(), frame
         data = frame[_SIZE.size :]
         if len(data) < _SIZE.size:
             raise Unreadable
@@ -91,6 +107,10 @@ class KafkaWire:
             correlation_id, body = decode_response(asked.key, asked.version, data)
         except Malformed:
             raise Unreadable from None
+        if asked.login_frames:
+            if not body["error_code"]:
+                self._from_client_as_is = self._from_broker_as_is = asked.login_frames
+            return Seen(), frame
         if asked.event is not None:
             done = Event(asked.event.what, asked.event.topic, True, note=asked.event.note)
             done.error = ", ".join(dict.fromkeys(_errors(body)))

@@ -203,7 +203,7 @@ class Proxy:
     async def _read_frame(self, source: asyncio.StreamReader, wire: Wire) -> bytes:
         head = await source.readexactly(4)
         size = int.from_bytes(head, "big")
-        if not 4 <= size <= wire.frame_at_most:
+        if not wire.frame_at_least <= size <= wire.frame_at_most:
             self.saw_tls |= head.startswith(_TLS_HANDSHAKE)
             raise _Ended  # the broker would also just close the connection
         return head + await source.readexactly(size)

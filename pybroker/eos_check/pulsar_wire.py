@@ -11,6 +11,7 @@ from pybroker.wire.frames import SIZES, encode_frame
 class PulsarWire:
     """Implements Wire."""
 
+    frame_at_least = 4
     frame_at_most = FRAME_AT_MOST
 
     def __init__(self, url: str) -> None:

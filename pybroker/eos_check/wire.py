@@ -16,7 +16,8 @@ class Unreadable(Exception):
 class Wire(Protocol):
     """A connection. Frames have their size in front; everything raises Unreadable."""
 
-    frame_at_most: int  # bytes; a larger one ends the connection
+    frame_at_least: int  # bytes after the size; a frame beyond these ends the connection
+    frame_at_most: int
 
     def from_client(self, frame: bytes) -> Seen: ...
 

@@ -3,14 +3,16 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from raw_kafka import RawKafka
 
 from pybroker.client import Client
 from pybroker.eos_check.clean_run import clean_run
-from pybroker.eos_check.connection_trace import Event
+from pybroker.eos_check.connection_trace import Event, Seen
 from pybroker.eos_check.faults import Passing, Phase, Step, Victim
 from pybroker.eos_check.kafka_wire import KafkaWire
 from pybroker.eos_check.proxy import Proxy
@@ -25,10 +27,11 @@ from pybroker.kafka.codec.messages import (
     encode_response,
     response_header,
 )
+from pybroker.kafka.errors import ErrorCode
 from pybroker.testing import RunningBroker, broker
 
 LIMIT_S = 60.0
-PRODUCE, METADATA, END_TXN = 0, 3, 26
+PRODUCE, METADATA, SASL_HANDSHAKE, END_TXN = 0, 3, 17, 26
 
 
 @pytest.fixture
@@ -174,6 +177,51 @@ def test_what_a_broker_would_not_read_ends_the_connection() -> None:
     for data in (b"", b"\0\0\0", END_TXN.to_bytes(2, "big") + b"\x7f\xff" + b"\0" * 8):
         with pytest.raises(Unreadable):
             wire.from_client(framed(data))
+
+
+def handshake(wire: KafkaWire, mechanism: str, **answer: Any) -> None:
+    """Of version 0: then come messages of the login as they are."""
+    header = Header(SASL_HANDSHAKE, 0, 1, "c")
+    assert wire.from_client(framed(encode_request(header, {"mechanism": mechanism}))) == Seen()
+    data = response_header(SASL_HANDSHAKE, 0, 1) + encode_response(SASL_HANDSHAKE, 0, answer)
+    assert wire.from_broker(framed(data)) == (Seen(), framed(data))
+
+
+@pytest.mark.parametrize(("mechanism", "rounds"), [("PLAIN", 1), ("SCRAM-SHA-256", 2)])
+def test_a_login_without_requests_passes_as_it_is(mechanism: str, rounds: int) -> None:
+    wire = KafkaWire("proxy", 1, {})
+    handshake(wire, mechanism)
+    for _ in range(rounds):
+        assert wire.from_client(framed(b"\0Olga\0secret")) == Seen(), "79 is ShareAcknowledge"
+        assert wire.from_broker(framed(b"")) == (Seen(), framed(b""))
+    header = Header(END_TXN, 1, 2, "c")
+    body = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 1, "committed": True}
+    assert wire.from_client(framed(encode_request(header, body))).event == Event("COMMIT", "")
+
+
+def test_a_refused_handshake_is_followed_by_requests() -> None:
+    wire = KafkaWire("proxy", 1, {})
+    handshake(wire, "GSSAPI", error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+    with pytest.raises(Unreadable):
+        wire.from_client(framed(b"\0Olga\0secret"))
+
+
+def test_a_client_logs_in_without_requests_through_the_proxy() -> None:
+    settings: dict[str, Any] = {
+        "authentication_providers": ("basic",),
+        "basic_auth_conf": "data:,Olga:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+    }
+    watch = Watch()
+    with (
+        broker(kafka=True, **settings) as running,
+        Proxy(watch.passing, watch.events.append, kafka=True) as proxy,
+    ):
+        proxy.forward_to(running.service_url, running.kafka_bootstrap)
+        with RawKafka(proxy.kafka_bootstrap) as raw:
+            assert not raw.ask(SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})["error_code"]
+            raw.send_frame(b"\0Olga\0secret")
+            assert raw.receive_frame() == b""
+            assert raw.ask(METADATA, 1, {"topics": []})["brokers"]
 
 
 def test_a_kafka_client_that_takes_no_step_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
