@@ -1,6 +1,7 @@
 """Changes of partitioned topics: more partitions, subscribed like the first one; properties."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -11,7 +12,7 @@ from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import Ownership, take_all
-from pybroker.broker.namespaces.tenants import Conflict, ImpossibleGrowth, Tenants
+from pybroker.broker.namespaces.tenants import Conflict, ImpossibleGrowth, Tenants, first
 from pybroker.broker.namespaces.usable_names import check_last_partition
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.subscriptions.subscription import Subscription
@@ -36,6 +37,8 @@ class _Topics(Protocol):
 
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+# Decides about the record of a topic as it is then; the condition must hold when that is written.
+Work = Callable[[KeyAt | None], Coroutine[Any, Any, None]]
 
 
 class PartitionedTopics:
@@ -57,22 +60,29 @@ class PartitionedTopics:
         await self._check_growth(name, partitions)
         await take_all(self._topics.ownership, map(name.partition_at, range(partitions)))
         await self._check_growth(name, partitions)  # it may have changed meanwhile
-        await self._topics.unless_migrated(
-            name,
-            lambda at: self._topics.change(
-                name, _grow(self._topics, self._factory, name, partitions, at)
-            ),
-        )
+
+        async def work(only_while: KeyAt | None) -> None:
+            await self._grown_record(name, partitions, only_while)
+            await _subscribe(self._topics, self._factory, name, partitions)
+
+        await self._change(name, work)
 
     async def declare(self, name: TopicName, partitions: int) -> None:
         """Sets the number only: other brokers create the subscriptions on their partitions."""
         await self._check_growth(name, partitions)
-        await self._set(name, partitions, None)
+        await self._change(name, partial(self._grown_record, name, partitions))
 
     async def _check_growth(self, name: TopicName, partitions: int) -> None:
         await self._topics.settled(name)
         self._topics.check_not_migrated(name)
         _check_growth(self._topics.tenants, self._config, name, partitions)
+
+    async def _grown_record(
+        self, name: TopicName, partitions: int, only_while: KeyAt | None
+    ) -> None:
+        tenants = self._topics.tenants
+        _check_growth(tenants, self._config, name, partitions)
+        await tenants.set_partitions(name, partitions, only_while=only_while)
 
     async def are_subscribed(self, name: TopicName, new: range) -> bool:
         """Whether the partitions `new` have the durable subscriptions of the first, wherever they
@@ -111,28 +121,32 @@ class PartitionedTopics:
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """Raises Conflict if the topic is not partitioned."""
         tenants = self._topics.tenants
+
+        async def work(only_while: KeyAt | None) -> None:
+            if not (partitions := tenants.partitions(name)):
+                raise Conflict(f"{name} is not a partitioned topic")
+            properties = change(tenants.partitioned_properties(name))
+            await tenants.set_partitions(name, partitions, properties, only_while)
+
         await self._topics.settled(name)
-        if not (partitions := tenants.partitions(name)):
-            raise Conflict(f"{name} is not a partitioned topic")
-        properties = change(tenants.partitioned_properties(name))
-        await self.set_partitions(name, partitions, properties)
+        await self._change(name, work)
 
-    async def set_partitions(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str]
-    ) -> None:
-        check_last_partition(name, partitions)
-        await self._set(name, partitions, properties)
-
-    async def _set(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None
-    ) -> None:
+    async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
+        """Raises Conflict if the topic has partitions."""
         tenants = self._topics.tenants
-        await self._topics.unless_migrated(
-            name,
-            lambda at: self._topics.change(
-                name, tenants.set_partitions(name, partitions, properties, at)
-            ),
-        )
+
+        async def work(only_while: KeyAt | None) -> None:
+            if tenants.partitions(name):
+                raise Conflict(f"{name} exists already")
+            await tenants.set_partitions(name, partitions, properties, only_while)
+
+        check_last_partition(name, partitions)
+        await self._change(name, work)
+
+    async def _change(self, name: TopicName, work: Work) -> None:
+        """`work` begins again, on what is there by then, if it raises BadVersion."""
+        with first(str(name)):
+            await self._topics.unless_migrated(name, lambda at: self._topics.change(name, work(at)))
 
 
 def _check_growth(tenants: Tenants, config: BrokerConfig, name: TopicName, partitions: int) -> None:
@@ -149,15 +163,10 @@ def _check_growth(tenants: Tenants, config: BrokerConfig, name: TopicName, parti
     check_last_partition(name, partitions)
 
 
-async def _grow(
-    topics: _Topics,
-    factory: ManagedLedgerFactory,
-    name: TopicName,
-    partitions: int,
-    only_while: KeyAt | None,
+async def _subscribe(
+    topics: _Topics, factory: ManagedLedgerFactory, name: TopicName, partitions: int
 ) -> None:
     """The first partition's durable subscriptions are on all partitions when this returns."""
-    await topics.tenants.set_partitions(name, partitions, only_while=only_while)
     first = name.partition_at(0)
     if not factory.exists(first.ledger_name):
         return  # there are no subscriptions yet

@@ -286,7 +286,7 @@ class Topics(WithScalable):
         async with self.room.for_more(name, partitions):
             await self.settled(name)
             await self._check_free(name)
-            await self.partitioned.set_partitions(name, partitions, properties or {})
+            await self.partitioned.create(name, partitions, properties or {})
         audit.done(f"create topic of {partitions} partitions", name)
 
     async def _check_free(self, name: TopicName) -> None:

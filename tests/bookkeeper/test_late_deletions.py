@@ -146,6 +146,34 @@ def test_nothing_is_changed_once_there_is_what_must_not_be_there(storage, run, k
     run(scenario())
 
 
+def test_what_must_not_be_there_costs_one_request_for_each_change(storage, run):  # noqa: F811
+    async def scenario():
+        async with storage() as one:
+            zookeeper, absent = one.backend.zookeeper, KeyAt("anything/else", ABSENT)
+            await one.metadata.put("anything/1", b"a", only_while=absent)
+            zookeeper.make_parents = AsyncMock(side_effect=zookeeper.make_parents)
+            for _ in range(3):
+                await one.metadata.put("anything/1", b"b", only_while=absent)
+            assert zookeeper.make_parents.await_args_list == []
+
+    run(scenario())
+
+
+def test_a_folder_that_somebody_has_removed_is_made_again(storage, run):  # noqa: F811
+    async def scenario():
+        async with storage() as one:
+            absent = KeyAt("other/1", ABSENT)
+            for each in (b"a", b"b"):
+                await one.metadata.put("anything/1", each, only_while=absent)
+                path = one.backend._metadata._formats.path_of("other/1").rpartition("/")[0]
+                await one.backend.zookeeper.delete(path)
+            await one.metadata.delete("anything/1", only_while=absent)
+            assert one.metadata.get("anything/1") is None
+            await one.metadata.put("anything/1", b"c", -1)  # it was really deleted
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("what", ["managed ledger", "subscription"])
 def test_a_late_deletion_spares_a_managed_ledger_and_a_subscription_that_were_made_anew(
     storage,  # noqa: F811

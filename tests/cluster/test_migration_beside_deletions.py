@@ -220,6 +220,50 @@ def test_an_announcement_that_a_dead_broker_has_left_keeps_nobody_from_anything(
     assert not is_there(pair)
 
 
+def left_announcement(pair: Pair, what: Coroutine[Any, Any, Any] | None = None) -> None:
+    """By broker one, which does `what` before. Broker two has heard of neither."""
+    metadata = pair.one.broker._backend.metadata
+    hears_when_asked(pair.two)
+    on(pair, pair.one, pair.one.ownership.refreshed())
+    if what is not None:
+        on(pair, pair.one, what)
+
+    async def announce() -> None:
+        await metadata.put(migration_key(ORDERS), b"{}")
+
+    on(pair, pair.one, announce())
+
+
+def test_an_announcement_of_which_a_broker_has_not_heard_keeps_it_from_nothing(pair: Pair) -> None:
+    left_announcement(pair)
+    on(pair, pair.two, pair.two.broker.topics.partitioned.declare(ORDERS, 6))
+    left_announcement(pair)
+    pair.other_rest.do("PUT", "v2/persistent/public/default/orders/properties", b'{"a": "b"}')
+    left_announcement(pair)
+    other = TopicName.parse("persistent://public/default/other")
+    on(pair, pair.two, pair.two.broker.topics.create_partitioned(other, 3))
+    left_announcement(pair)
+    pair.other_rest.do("DELETE", PARTITIONS, force="true")
+    assert not is_there(pair)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_properties_are_changed_of_a_topic_as_large_as_it_is_by_then(
+    pair: Pair, is_heard: bool
+) -> None:
+    """Not as it was when the request arrived: the last partitions would be gone."""
+    left_announcement(pair, pair.one.broker.topics.partitioned.declare(ORDERS, 6))
+    two = pair.two.broker
+    if is_heard:
+        on(pair, pair.two, two._backend.metadata.refresh(migration_key(ORDERS)))
+    on(pair, pair.two, two.topics.partitioned.change_properties(ORDERS, lambda _: {"a": "b"}))
+    on(pair, pair.one, pair.one.ownership.refreshed())
+    for each in (pair.one, pair.two):
+        tenants = each.broker.topics.tenants
+        assert tenants.partitions(ORDERS) == 6
+        assert tenants.partitioned_properties(ORDERS) == {"a": "b"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1])
 @pytest.mark.parametrize("who", ["owner", "other"])

@@ -25,7 +25,7 @@ from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.listed_values import ListedValues
 from managed_ledger.storage.bookkeeper.looks import Found, Looks
 from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
-from managed_ledger.storage.bookkeeper.placed_values import Mutation, PlacedValues
+from managed_ledger.storage.bookkeeper.placed_values import Mutation, PlacedValues, requires_absence
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
 from managed_ledger.storage.zookeeper.errors import (
@@ -86,6 +86,7 @@ class Metadata:
         self._foreign = Looks()
         # Keys with a skipped event, because changes of this process to them had no outcome yet.
         self._unseen: set[str] = set()
+        self._parents: set[str] = set()  # nodes that exist, of keys that must not be there
         self._is_stale = False
         self._loading = asyncio.Lock()
         self._learned: set[str] | None = None  # keys with newer values, while everything is read
@@ -186,6 +187,9 @@ class Metadata:
                 return await self._write_one(mutation)
             return BadVersion(f"{why}: another process changed it; read it again and retry")
         except NoNode as why:
+            if requires_absence(mutation) and attempt == 1:  # perhaps the parent of that node
+                self._parents.clear()
+                return await self._write_one(mutation, attempt + 1)
             if isinstance(mutation, Put):
                 return BadVersion(f"{why}: another process deleted it; read it again and retry")
             return await self._nothing_to_delete(mutation)
@@ -199,7 +203,7 @@ class Metadata:
         """
         if isinstance(deletion, DeleteLedger) or deletion.only_while is None:
             return None
-        if deletion.only_while.version == ABSENT:
+        if requires_absence(deletion):
             return None
         try:
             await self._zookeeper.get(self._formats.path_of(deletion.only_while.key))
@@ -230,7 +234,9 @@ class Metadata:
         path = self._formats.path_of(key)
         if version != ABSENT:
             return [Check(path, version), *parts]
-        await self._zookeeper.make_parents(path)
+        if (parent := path.rpartition("/")[0]) not in self._parents:
+            await self._zookeeper.make_parents(path)
+            self._parents.add(parent)
         return [Create(path, b""), Delete(path, 0), *parts]  # the first fails if it is there
 
     async def _change_parts(self, mutation: Put | Remove) -> list[Operation]:

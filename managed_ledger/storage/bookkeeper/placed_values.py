@@ -8,12 +8,20 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from managed_ledger.storage.backend import ABSENT
 from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER
 from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
 
 Mutation = Put | Remove | DeleteLedger
+
+
+def requires_absence(mutation: Mutation) -> bool:
+    """Whether it is made only while there is no key that it names."""
+    if isinstance(mutation, DeleteLedger) or mutation.only_while is None:
+        return False
+    return mutation.only_while.version == ABSENT
 
 
 class PlacedValues:

@@ -8,7 +8,7 @@ have no settings, they can be created with some: scripts for fresh brokers do th
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -131,7 +131,7 @@ class Tenants:
         async with self._writing:
             if name in self.tenants() and not self._may_become(name, settings):
                 raise Conflict(f"Tenant {name} already exists")
-            with _first(f"Tenant {name}"):
+            with first(f"Tenant {name}"):
                 await self.put_tenant(name, settings)
 
     def _may_become(self, tenant: str, settings: Mapping[str, Any]) -> bool:
@@ -196,7 +196,7 @@ class Tenants:
             created = [self._put(NAMESPACES + namespace, policies)]
             if granted:
                 created.append(self._put(PERMISSIONS + namespace, granted))
-            with _first(f"Namespace {namespace}"):
+            with first(f"Namespace {namespace}"):
                 await asyncio.gather(*created)
 
     def _is_as_built_in(self, namespace: str) -> bool:
@@ -371,15 +371,17 @@ class Tenants:
         properties: Mapping[str, str] | None = None,
         only_while: KeyAt | None = None,
     ) -> None:
-        """Without `properties` the existing ones stay. Raises ImpossiblePartitions, Conflict."""
+        """Without `properties` the existing ones stay. Raises ImpossiblePartitions, Conflict; with
+        `only_while` BadVersion, also if another broker was faster.
+        """
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
             raise ImpossiblePartitions(
                 f"{name}: partitions must be between 1 and {most}, not {partitions}"
             )
         kept = self.partitioned_properties(name) if properties is None else dict(properties)
-        with _first(f"{name}"):
-            value = json.dumps({"partitions": partitions, "properties": kept}).encode()
+        value = json.dumps({"partitions": partitions, "properties": kept}).encode()
+        with nullcontext() if only_while else first(str(name)):
             await self._metadata.put(partitions_key(name), value, only_while=only_while)
 
     def partitioned_topics(self, namespace: str) -> list[TopicName]:
@@ -412,7 +414,7 @@ class Tenants:
 
 
 @contextmanager
-def _first(what: str) -> Iterator[None]:
+def first(what: str) -> Iterator[None]:
     """Raises Conflict if another broker was faster."""
     try:
         yield
