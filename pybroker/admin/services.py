@@ -54,9 +54,16 @@ class KafkaGroups(Protocol):
     async def end_offsets(self, topic: str) -> list[dict[str, int]]: ...
     async def share_offsets(self, group_id: str, topic: str) -> list[dict[str, Any]]: ...
     async def move_share_offsets(
-        self, group_id: str, topic: str, offsets: Mapping[int, int]
+        self, group_id: str, topic: str, offsets: Mapping[int, int], only_here: bool
+    ) -> list[dict[str, Any]]:
+        """`only_here`: on the partitions of this broker, for one that knows that the group has no
+        members.
+        """
+        ...
+
+    async def delete_share_offsets(
+        self, group_id: str, topic: str, only_here: bool
     ) -> list[dict[str, Any]]: ...
-    async def delete_share_offsets(self, group_id: str, topic: str) -> list[dict[str, Any]]: ...
 
     @property
     def members_bytes(self) -> int:

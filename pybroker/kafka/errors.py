@@ -222,6 +222,14 @@ def error_code(error: BaseException) -> ErrorCode:
     return next(found, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
+def code_of(number: int) -> ErrorCode:
+    """The code that another broker names; UNKNOWN_SERVER_ERROR for one of a later version."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def error_message(error: BaseException) -> str | None:
     """The sentence for the client. Errors that were not raised on purpose are for the log only."""
     if isinstance(error, KafkaError):

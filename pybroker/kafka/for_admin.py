@@ -33,13 +33,17 @@ from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.offsets.records import Committed, TopicPartition
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
-from pybroker.kafka.shares.progress import UNKNOWN, Progress
+from pybroker.kafka.session import Session
+from pybroker.kafka.shares.group_offsets import GroupOffsets
+from pybroker.kafka.shares.progress import UNKNOWN, Answers, Progress
 from pybroker.kafka.shares.share_offsets import ShareOffsets
 from pybroker.kafka.topics import partition_count, partition_name, partition_topic
 from pybroker.security.authorization import Need, Target
 from pybroker.security.identity import Identity
 
 _OFFSETS_A_TURN: Final = 100
+_NOBODY: Final = -1  # the number of a session without a connection: whoever asked was permitted
+_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 _AGAIN: Final = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -135,15 +139,33 @@ class KafkaForAdmin:
         return await _shown_here(partitions, lambda each: here.progress(topic, each))
 
     async def move_share_offsets(
-        self, group_id: str, topic: str, offsets: Mapping[int, int]
+        self, group_id: str, topic: str, offsets: Mapping[int, int], only_here: bool
     ) -> list[dict[str, Any]]:
-        here = ShareOffsets(self._services, group_id)
-        return await _shown_here(offsets, lambda each: here.move(topic, each, offsets[each]))
+        if only_here:
+            here = ShareOffsets(self._services, group_id)
+            return await _shown_here(offsets, lambda each: here.move(topic, each, offsets[each]))
+        group = await self._without_members(group_id, topic)
+        with _errors():
+            return _shown_all(await group.move(topic, offsets))
 
-    async def delete_share_offsets(self, group_id: str, topic: str) -> list[dict[str, Any]]:
-        here = ShareOffsets(self._services, group_id)
-        partitions = self._partitions(topic)
-        return await _shown_here(partitions, lambda each: here.delete(topic, each))
+    async def delete_share_offsets(
+        self, group_id: str, topic: str, only_here: bool
+    ) -> list[dict[str, Any]]:
+        if only_here:
+            here, partitions = ShareOffsets(self._services, group_id), self._partitions(topic)
+            return await _shown_here(partitions, lambda each: here.delete(topic, each))
+        group = await self._without_members(group_id, topic)
+        with _errors():
+            return _shown_all(await group.delete(topic))
+
+    async def _without_members(self, group_id: str, topic: str) -> GroupOffsets:
+        """Raises NotServedHere, if another broker has the group; NotFound, Conflict."""
+        await take(self._services.topics.ownership, topic_of_group(group_id))
+        self._partitions(topic)
+        group = GroupOffsets(self._services, Session(_NOBODY), group_id)
+        with _errors():
+            await group.without_members()
+        return group
 
     def _partitions(self, topic: str) -> range:
         """Raises NotFound."""
@@ -263,20 +285,25 @@ async def _shown_here(
     partitions: Iterable[int], work: Callable[[int], Awaitable[Progress]]
 ) -> list[dict[str, Any]]:
     """Without the partitions of other brokers."""
-    found: list[dict[str, Any]] = []
+    found: Answers = {}
     async for each in paced(partitions):
         try:
-            shown = _shown(await work(each))
+            found[each] = await work(each)
         except NotServedHere:
             continue
         except REFUSALS as error:
-            shown = {"errorCode": error_code(error), "message": error_message(error) or ""}
-        found.append({"partition": each, **shown})
-    return found
+            found[each] = error
+    return _shown_all(found)
 
 
-def _shown(progress: Progress) -> dict[str, Any]:
-    known = {"startOffset": progress.start_offset, "lag": progress.lag}
+def _shown_all(answers: Answers) -> list[dict[str, Any]]:
+    return [{"partition": part, **_shown(each)} for part, each in sorted(answers.items())]
+
+
+def _shown(answer: Progress | Exception) -> dict[str, Any]:
+    if isinstance(answer, Exception):
+        return {"errorCode": error_code(answer), "message": error_message(answer) or ""}
+    known = {"startOffset": answer.start_offset, "lag": answer.lag}
     return {name: value for name, value in known.items() if value != UNKNOWN}
 
 
@@ -287,6 +314,6 @@ def _errors() -> Iterator[None]:
     except KafkaError as error:
         if error.code in _AGAIN:
             raise ServiceNotReady(str(error)) from error
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if error.code in _MISSING:
             raise NotFound(str(error)) from error
         raise Conflict(str(error), error.code.name) from error

@@ -2,7 +2,7 @@
 
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
-from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.errors import ErrorCode, KafkaError, code_of
 from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.transactions.live_producer import Claim
 from pybroker.kafka.transactions.remote_producers import Part
@@ -23,7 +23,7 @@ class KafkaPeers:
         except PulsarError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         if answer.kafka_error:
-            raise KafkaError(_code(answer.kafka_error), answer.message)
+            raise KafkaError(code_of(answer.kafka_error), answer.message)
         return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
 
     async def _answer(
@@ -51,10 +51,3 @@ def _command(client: TxnClient, claim: Claim, part: Part, adds: bool) -> pb.Comm
         peer=client.peer,
         client_version=client.version,
     )
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:  # of a later version
-        return ErrorCode.UNKNOWN_SERVER_ERROR

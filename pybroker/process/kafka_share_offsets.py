@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import BrokerAddress
-from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.errors import KafkaError, code_of
 from pybroker.kafka.shares.progress import UNKNOWN, Answers, Progress
 from pybroker.process.membership import Membership
 
@@ -87,7 +87,7 @@ class RemoteShareOffsets:
         if not reply.is_done or not isinstance(told, list):
             failed = ServiceNotReady(f"its broker answered {reply.status}")
             return dict.fromkeys(theirs, failed)
-        return {each["partition"]: _answer(each) for each in told if each["partition"] in theirs}
+        return {part: _answer(each) for each in told if (part := each.get("partition")) in theirs}
 
 
 def _moves(offsets: Mapping[int, int]) -> bytes:
@@ -98,4 +98,5 @@ def _moves(offsets: Mapping[int, int]) -> bytes:
 def _answer(told: Mapping[str, Any]) -> Progress | Exception:
     if (code := told.get("errorCode")) is None:
         return Progress(told.get("startOffset", UNKNOWN), told.get("lag", UNKNOWN))
-    return KafkaError(ErrorCode(code), told.get("message", ""))
+    message = told.get("message") or f"its broker answered with the error {code}"
+    return KafkaError(code_of(code), message)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from kafka_cluster import KafkaCluster, partition
 from kafka_produce import batch
+from rest import Rest
 from share_words import LEAVES, Got, ShareMember, from_the_beginning, set_config, share_beat
 from sharing_member import Record, Shared, SharingMember
 from txn_cluster import TxnBroker
 
+from pybroker.broker.brokers.other_brokers import Reply
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.shares.acquired import AckType
@@ -119,6 +121,73 @@ def test_a_broker_that_hangs_leaves_its_own_partitions_without_an_answer(
     codes = moved(cluster, two, group, dict.fromkeys(topics, 1))
     assert {topics[topic].name: each for topic, each in codes.items()} == {
         "one": NOT_LEADER,
+        "two": NONE,
+    }
+
+
+def test_a_group_is_not_deleted_while_subscriptions_of_it_would_be_left_behind(
+    cluster: KafkaCluster,
+) -> None:
+    _, two = cluster.two()
+    group = cluster.group_on(two)
+    topics = shared_topics(cluster, group, two)
+    share_beat(cluster.at(two), group, "A", LEAVES)
+    for topic, broker in topics.items():
+        fetched(cluster, broker, group, topic)
+    ask = two.membership.others.ask
+
+    async def refuse(*args: Any) -> Reply:
+        return Reply(503)
+
+    two.membership.others.ask = refuse  # type: ignore[method-assign, assignment]
+    body = {"groups_names": [group]}
+    (gone,) = cluster.ask(two, DELETE_GROUPS, 2, body)["results"]
+    assert gone["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    two.membership.others.ask = ask  # type: ignore[method-assign]
+    (gone,) = cluster.ask(two, DELETE_GROUPS, 2, body)["results"]
+    assert gone["error_code"] == NONE
+    assert [has_subscription(cluster, each, group) for each in topics.items()] == [False, False]
+
+
+def has_subscription(cluster: KafkaCluster, at: tuple[str, TxnBroker], group: str) -> bool:
+    topic, broker = at
+    served = cluster.world.call(broker.node, broker.broker.topics.served(partition(topic)))
+    return group in served.subscriptions
+
+
+def test_the_admin_api_moves_and_deletes_positions_on_all_brokers_of_a_group_without_members(
+    cluster: KafkaCluster,
+) -> None:
+    one, two = cluster.two()
+    group = cluster.group_on(two)
+    topics = shared_topics(cluster, group, two)
+    topic = next(name for name, broker in topics.items() if broker is one)
+    rest, other = Rest(cluster, two), Rest(cluster, one)
+    path = f"v3/kafka/shareOffsets/{group}/{topic}"
+    offsets = b'{"offsets": [{"partition": 0, "offset": 2}]}'
+    for each in (rest.ask("POST", path, offsets), rest.ask("DELETE", path)):
+        assert (each.status, b"has members" in each.body) == (409, True)
+    assert fetched(cluster, one, group, topic) == ["a", "b", "c"]
+    share_beat(cluster.at(two), group, "A", LEAVES)
+    assert other.do("POST", path, offsets) == [{"partition": 0, "startOffset": 2, "lag": 1}]
+    assert rest.do("DELETE", path) == [{"partition": 0}]
+    assert not has_subscription(cluster, (topic, one), group)
+    assert other.ask("DELETE", path.replace(group, "nobody")).status == 404
+    assert rest.ask("DELETE", path.replace(topic, "nothing")).status == 404
+
+
+def test_an_error_of_a_later_version_is_told_as_unknown(cluster: KafkaCluster) -> None:
+    _, two = cluster.two()
+    group = cluster.group_on(two)
+    topics = shared_topics(cluster, group, two)
+
+    async def answer(*args: Any) -> Reply:
+        return Reply(200, b'[{"partition": 0, "errorCode": 9999}]')
+
+    two.membership.others.ask = answer  # type: ignore[method-assign, assignment]
+    shown = described(cluster, two, group)
+    assert {topics[topic].name: each[0] for topic, each in shown.items()} == {
+        "one": ErrorCode.UNKNOWN_SERVER_ERROR,
         "two": NONE,
     }
 

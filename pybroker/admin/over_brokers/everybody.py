@@ -50,7 +50,6 @@ class EverybodyRoutes:
             ("GET", "/admin/v3/kafka/groups"): self._groups,
             ("GET", "/admin/v3/kafka/endOffsets/{name}"): self._partitions,
             ("GET", "/admin/v3/kafka/shareOffsets/{group}/{name}"): self._partitions,
-            ("DELETE", "/admin/v3/kafka/shareOffsets/{group}/{name}"): self._partitions,
             ("DELETE", "/admin/v3/kafka/offsets/{name}"): self._lists,
             ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
             ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,

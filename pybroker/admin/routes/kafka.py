@@ -12,6 +12,7 @@ from pybroker.admin.routes.transacting import id_of
 from pybroker.admin.routing import number, read_object, route
 from pybroker.admin.services import AdminServices, KafkaGroups
 from pybroker.admin.shapes import kafka as shapes
+from pybroker.broker.brokers.other_brokers import ASKED_BY_A_BROKER
 
 _WHOLE_TOPIC: Final = -1
 _GROUPS: Final = "/admin/v3/kafka/groups"
@@ -62,22 +63,20 @@ class KafkaRoutes:
         return await self._kafka.end_offsets(request.path_params["name"])
 
     async def shares(self, request: Request) -> list[dict[str, Any]]:
-        """Where a share group is on those partitions of a topic that this broker serves."""
+        """Where a share group is on the partitions of a topic."""
         return await self._kafka.share_offsets(*_share_group(request))
 
     async def move_shares(self, request: Request) -> list[dict[str, Any]]:
-        """Let a share group begin anew at other offsets, on those partitions that this broker
-        serves. It should have no members.
-        """
+        """Let a share group without members begin anew at other offsets."""
         body = await read_object(request)
         offsets = {each["partition"]: each["offset"] for each in body["offsets"]}
-        return await self._kafka.move_share_offsets(*_share_group(request), offsets)
+        only_here = ASKED_BY_A_BROKER in request.headers
+        return await self._kafka.move_share_offsets(*_share_group(request), offsets, only_here)
 
     async def delete_shares(self, request: Request) -> list[dict[str, Any]]:
-        """Delete the subscriptions of a share group on those partitions of a topic that this broker
-        serves.
-        """
-        return await self._kafka.delete_share_offsets(*_share_group(request))
+        """Delete the subscriptions of a share group without members on a topic."""
+        only_here = ASKED_BY_A_BROKER in request.headers
+        return await self._kafka.delete_share_offsets(*_share_group(request), only_here)
 
     async def forget(self, request: Request) -> list[int]:
         """Forget what groups that this broker coordinates have committed of a topic, or of one of

@@ -3,13 +3,12 @@
 A partition whose broker does not answer has the answer NOT_LEADER_OR_FOLLOWER.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import NotServedHere
 from pybroker.kafka.coordinator.shard import Shard, non_empty
-from pybroker.kafka.errors import REFUSALS
+from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code
 from pybroker.kafka.groups.share_group import ShareGroup, check_count, topics_in
 from pybroker.kafka.groups.values import GroupKind
 from pybroker.kafka.pacing import paced
@@ -19,8 +18,6 @@ from pybroker.kafka.session import Session
 from pybroker.kafka.shares.progress import Answers, Progress, ShareOffsetsElsewhere, refused
 from pybroker.kafka.shares.share_offsets import ShareOffsets
 from pybroker.kafka.topics import partition_count
-
-log = logging.getLogger(__name__)
 
 Here = Callable[[int], Awaitable[Progress]]
 Elsewhere = Callable[[ShareOffsetsElsewhere, Mapping[int, TopicName]], Awaitable[Answers]]
@@ -88,14 +85,13 @@ class GroupOffsets:
         return found
 
     async def delete_all(self) -> None:
-        """Before the group is deleted, which must have no members. Raises KafkaError."""
+        """Before the group is deleted, which must have no members. Raises KafkaError: then the
+        group stays, as what names the subscriptions that are left, and this may be repeated.
+        """
         await self.without_members()
         for topic in await self.topics():
             for partition, error in refused(await self._delete(topic)).items():
-                log.warning(
-                    "The subscription %s of partition %d of %s stays: %s. Delete it with "
-                    "pybroker admin topics unsubscribe", self._group_id, partition, topic, error,
-                )  # fmt: skip
+                raise _left(topic, partition, error)
 
     async def _delete(self, topic: str) -> Answers:
         return await self._everywhere(
@@ -131,3 +127,10 @@ class GroupOffsets:
 def _checked(topics: frozenset[str]) -> frozenset[str]:
     check_count(topics)
     return topics
+
+
+def _left(topic: str, partition: int, error: Exception) -> KafkaError:
+    code = error_code(error)
+    if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # who deletes a group repeats that
+    return KafkaError(code, f"{topic}-{partition}: {error}")
