@@ -80,7 +80,9 @@ class Balancing:
             topics > config.load_balancer_namespace_bundle_max_topics
             or sessions > config.load_balancer_namespace_bundle_max_sessions
         )
-        if bundle.namespace == SYSTEM_NAMESPACE or not is_large or topics < 2:
+        # All segments of a scalable topic have one hash: they stay together.
+        is_divisible = bundle.namespace != SYSTEM_NAMESPACE and len(set(size.hashes)) > 1
+        if not is_large or not is_divisible:
             return
         if bundles >= config.load_balancer_namespace_maximum_bundles:
             log.warning(

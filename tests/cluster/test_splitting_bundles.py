@@ -124,3 +124,36 @@ def test_a_bundle_that_was_split_meanwhile_does_not_keep_others_from_being_divid
     )
     world.call(member, balancing.balance())
     assert tried == bundles
+
+
+@pytest.mark.parametrize(
+    "hashes, parts",
+    [
+        ([7, 7, 7], [[7, 7, 7]]),
+        ([0, 7, 7, 7], [[0], [7, 7, 7]]),
+        ([0, 0, 0, 7], [[0, 0, 0], [7]]),
+        ([0, 7, 7, 7, 8, 9], [[0], [7, 7, 7], [8], [9]]),
+    ],
+)
+def test_topics_of_one_hash_as_the_segments_of_a_scalable_topic_divide_no_bundle(
+    world: ClusterWorld, hashes: list[int], parts: list[list[int]]
+) -> None:
+    """Their number counts, but halves of the range cannot part them, however narrow they are."""
+    member = world.member("a")
+    world.call(member, member.ownership.lookup(ORDERS, True))
+    (whole,) = member.ownership.owned()
+
+    def within(bundle: Bundle) -> list[int]:
+        return [each for each in hashes if bundle.low <= whole.low + each < bundle.high]
+
+    balancing = Balancing(
+        member.ownership,
+        member.ownership._boundaries,
+        lambda bundle: BundleSize([whole.low + each for each in within(bundle)], 0),
+        BrokerConfig(
+            load_balancer_namespace_bundle_max_topics=1, load_balancer_shedding_enabled=False
+        ),
+    )
+    for _ in range(len(hashes) + 1):
+        world.call(member, balancing.balance())
+    assert [within(each) for each in sorted(member.ownership.owned())] == parts

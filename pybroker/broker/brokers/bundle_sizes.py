@@ -10,13 +10,12 @@ def middle(bundle: Bundle) -> int:
 
 
 def place_to_split(bundle: Bundle, hashes: Iterable[int]) -> int:
-    """The hash that has half of these topics on each side; the middle of the range if there is
-    none.
+    """The hash that has about half of these topics on each side; the middle of the range if there
+    is none because all have one hash.
     """
     found = sorted(hashes)
     half = len(found) // 2
-    if half and found[half - 1] < found[half]:
-        at = found[half]
-        if bundle.low < at < bundle.high:
-            return at
-    return middle(bundle)
+    between = [n for n in range(1, len(found)) if found[n - 1] < found[n]]
+    if not between:
+        return middle(bundle)
+    return found[min(between, key=lambda n: abs(n - half))]
