@@ -32,6 +32,7 @@ class Recorder:
         self.events: list[Event] = []
         self.transactions: dict[Any, SeenTransaction] = {}
         self.errors = 0  # commands that failed
+        self.kafka_readers: dict[tuple[str, str], None] = {}  # groups, and topics they have read
         self.strikes = Strikes()
         self.first_action_s = math.inf
         self.last_action_s = 0.0

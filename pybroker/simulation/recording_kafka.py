@@ -64,6 +64,8 @@ def _received(recording: Recording, real: Method) -> Method:
                 node.step()
             for each in records:
                 name = _name(each.value)
+                if self._group_id is not None:
+                    node.recorder.kafka_readers[self._group_id, each.topic] = None
                 node.tell(f"receives {name} from {each.topic}, offset {each.offset}", name)
         return found
 

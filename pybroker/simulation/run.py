@@ -91,7 +91,7 @@ class SeedRun:
         self.processes = {
             spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
         }
-        self.kafka = KafkaReading(self.broker)
+        self.kafka = KafkaReading(self.broker, self.recorder.kafka_readers)
         topics = Topics(self.sim.service_url, self._parts, self._consumed, self._is_read)
         self.publishers = [
             Publisher(self.world, f"input-{number}", given, topics, self.recorder)
@@ -277,19 +277,21 @@ class SeedRun:
             and all(self._consumed(given.topic) for given in self.sim.inputs)
             and all(self._is_connected(process) for process in self.processes.values())
             and not self._backlog()
-            and not self.kafka.backlog(given.topic for given in self.sim.inputs)
+            and not self.kafka.is_behind([given.topic for given in self.sim.inputs], self.world.now)
             and not self.broker.open_transactions()
         )
 
     def _is_connected(self, process: UserProcess) -> bool:
-        """Whether the process is connected to the live broker. True too if it has returned, or
-        never tried to connect.
+        """Whether the process is connected to the live broker, and no connection is silent: it may
+        wait for an answer there. True too if it has returned, or never tried to connect.
         """
         if process.finished:
             return True
         mine = [each for each in self.world.network.connections if each.node is process.node]
         there = self.broker.node
-        live = [each for each in mine if each.peer.node is there and not each.is_silent]
+        if any(each.is_silent for each in mine):
+            return False
+        live = [each for each in mine if each.peer.node is there]
         lives = (f"{process.spec.name}.{life}" for life in range(1, process.incarnation + 1))
         callers = self.world.network.callers
         uses_it = any((name, port) in callers for name in lives for port in (PORT, KAFKA_PORT))
