@@ -19,6 +19,7 @@ class Machines:
             self.tree.make(path)
         self.disks = {FIRST_PORT + number: Disk() for number in range(bookies)}
         self.bookies: dict[int, Node] = {}
+        self.serving: dict[int, SimulatedBookie] = {}  # their processes, dead ones too
         self._names = 0
         self._start_zookeeper()
         for port in self.disks:
@@ -36,7 +37,8 @@ class Machines:
     def _start_bookie(self, port: int) -> None:
         node = self.bookies[port] = self.node(f"bookie {port}")
         rng = self.world.stream(node.name)
-        node.start(SimulatedBookie(node, port, self.disks[port], rng).run())
+        bookie = self.serving[port] = SimulatedBookie(node, port, self.disks[port], rng)
+        node.start(bookie.run())
 
     def crash_bookie(self, port: int, silently: bool, down_s: float) -> None:
         node = self.bookies[port]

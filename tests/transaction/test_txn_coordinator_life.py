@@ -354,6 +354,25 @@ async def test_a_deadline_that_passed_while_nothing_ran_is_kept_at_the_start(wor
     assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
 
 
+@pytest.mark.parametrize("apart_ms", [-3_600_000, 0, 3_600_000])
+def test_on_another_broker_a_transaction_gets_its_whole_time_whatever_the_clocks_say(
+    apart_ms: int,
+) -> None:
+    async def scenario() -> None:
+        world = await World().start()
+        txn_id = await world.begin(timeout_ms=10_000)
+        other = World(world.storage.durable_copy())
+        other.clock.wall_offset_ms = world.clock.wall_offset_ms + apart_ms
+        other.coordinators.share_with(Mock(), Mock(), Mock())
+        other = await other.start()
+        await asyncio.sleep(9.8)
+        assert other.coordinators.status(txn_id) is TxnStatus.OPEN
+        await asyncio.sleep(0.4)
+        assert other.coordinators.status(txn_id) is TxnStatus.ABORTED
+
+    run_virtually(scenario())
+
+
 @pytest.mark.parametrize(("moved_ms", "left_s"), [(-3_600_000, 10), (4_000, 6), (3_600_000, 0)])
 def test_a_wall_clock_set_over_a_restart_gives_no_more_time_than_asked_for(
     moved_ms: int, left_s: int

@@ -371,6 +371,7 @@ class TransactionCoordinator:
         """Replay the log. No end continues before `resume`: register the coordinator in between."""
         store, begun_ms = TransactionMetadataStore(coordinator_id, limits), clock.now_ms()
         await transaction_log.replay(store)
+        limits.replayed(store.transactions.values(), begun_ms)
         coordinator = cls(
             coordinator_id, store, transaction_log, clock, participants, failed, ended
         )

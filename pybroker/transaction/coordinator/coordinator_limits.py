@@ -1,6 +1,6 @@
 """The limits of a coordinator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pybroker.base.runtime import do_nothing
@@ -21,5 +21,7 @@ class CoordinatorLimits:
     # Raises TooManyRequests or NotAllowed if the transaction may not take part in the namespace.
     admit: Callable[[TransactionMetadata, str], None] = _anybody
     spans: Callable[[], None] = do_nothing  # called for each transaction that spans a namespace
+    # Called with the transactions of a log that was opened, and the time.
+    replayed: Callable[[Iterable[TransactionMetadata], int], None] = do_nothing
     max_prepared_age_ms: int = 0  # 0: no prepared transaction is too old
     abort_old_prepared: bool = False  # otherwise there is only a warning

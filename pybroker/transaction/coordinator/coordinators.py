@@ -7,6 +7,7 @@ a log is opened, so decided transactions complete and open ones time out without
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from managed_ledger.deletion import all_done
@@ -23,7 +24,7 @@ from pybroker.transaction.coordinator.ends.ended_transactions import EndedTransa
 from pybroker.transaction.coordinator.ends.participants import Participants
 from pybroker.transaction.coordinator.group_commits.groups import Groups, RemoteGroups
 from pybroker.transaction.coordinator.joining import Joining
-from pybroker.transaction.coordinator.live_transaction import TransactionMetadata
+from pybroker.transaction.coordinator.live_transaction import TransactionMetadata, count_from
 from pybroker.transaction.coordinator.log.transaction_log import TransactionLog, log_name
 from pybroker.transaction.coordinator.namespaces import Admission
 from pybroker.transaction.coordinator.remote_coordinators import RemoteCoordinators
@@ -70,8 +71,8 @@ class Coordinators:
             config.max_participants_per_transaction,
             self.admission.admit,
             self.joining.note_spanning,
-            config.prepared_transaction_max_age_ms,
-            config.abort_prepared_transactions_after_max_age,
+            max_prepared_age_ms=config.prepared_transaction_max_age_ms,
+            abort_old_prepared=config.abort_prepared_transactions_after_max_age,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it
         self.ids = TransactionalIds(metadata, clock, config)
@@ -106,6 +107,7 @@ class Coordinators:
     ) -> None:
         """Other brokers serve some coordinators. Call it before `recover_all`."""
         self._remote = self.joining.remote = remote
+        self._limits = replace(self._limits, replayed=count_from)
         self.joining.note_spanning()
         self.groups.share_with(groups)
         self.remote_fencing = fencing

@@ -3,7 +3,7 @@ ones of a coordinator, which wait for their owners to decide.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +54,7 @@ class TransactionMetadata:
     client: tuple[str, str] | None = None
     label: str | None = None
     end: DecidedEnd | None = None
+    counts_from_ms: int | None = None  # its timeout, if not from `opened_at_ms` on
 
     @property
     def participant_count(self) -> int:
@@ -63,7 +64,14 @@ class TransactionMetadata:
         """Until its timeout; None if it has none."""
         if self.waits_for_owner:
             return None
-        return max(0, self.opened_at_ms + self.timeout_ms - now_ms)
+        began_ms = self.opened_at_ms if self.counts_from_ms is None else self.counts_from_ms
+        return max(0, began_ms + self.timeout_ms - now_ms)
+
+
+def count_from(transactions: Iterable[TransactionMetadata], now_ms: int) -> None:
+    """Give them their whole time, because another machine's clock said when they began."""
+    for each in transactions:
+        each.counts_from_ms = now_ms
 
 
 class PreparedTransactions:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -10,9 +11,10 @@ from bugs import grouping, splitting
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
-from managed_ledger.storage.bookkeeper import recovery, writer
+from managed_ledger.storage.bookkeeper import entry_body, reader, recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.entry_body import EntryBody
 from managed_ledger.storage.bookkeeper.errors import BookieFailed
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata
 from managed_ledger.storage.zookeeper.session import SessionState
@@ -36,6 +38,7 @@ from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.process import clustered
 from pybroker.server.transactions import on_transaction
+from pybroker.transaction.coordinator import coordinators
 from pybroker.transaction.pending_acks.store import PendingAckStore
 
 Bug = Callable[[], AbstractContextManager[Any]]
@@ -260,16 +263,56 @@ def parts_stay_where_they_are() -> AbstractContextManager[Any]:
     return patch.object(Cluster, "place_by", lambda self, place_of: None)
 
 
+@contextmanager
+def one_copy_is_enough() -> Iterator[None]:
+    """An entry is confirmed once a single bookie has it."""
+    confirm = writer.LedgerWriter._confirm_all_that_are
+
+    def hasty(self: writer.LedgerWriter) -> None:
+        quorums = self._quorums
+        self._quorums = replace(quorums, ack=1)
+        confirm(self)
+        self._quorums = quorums
+
+    with patch.object(writer.LedgerWriter, "_confirm_all_that_are", hasty):
+        yield
+
+
+def failed_bookies_are_chosen_again() -> AbstractContextManager[Any]:
+    """A bookie that does not answer stays as good as any other while ZooKeeper lists it."""
+    return patch.object(Bookies, "suspect", lambda self, bookie, why="": None)
+
+
+def timeouts_by_each_wall_clock() -> AbstractContextManager[Any]:
+    """What is left of a transaction's time is told by the clock of its coordinator's new broker."""
+    return patch.object(coordinators, "count_from", lambda transactions, now_ms: None)
+
+
+@contextmanager
+def copies_are_believed() -> Iterator[None]:
+    """An entry's checksum and place are not compared."""
+
+    def unpack(body: bytes, ledger_id: int, entry_id: int | None) -> EntryBody:
+        _, of_entry, last_confirmed, length = entry_body._HEAD.unpack_from(body)
+        stated = of_entry if entry_id is None else entry_id
+        return EntryBody(stated, last_confirmed, length, body[entry_body.HEAD_BYTES :])
+
+    with patch.object(reader, "unpack", unpack), patch.object(recovery, "unpack", unpack):
+        yield
+
+
 BUGS: Final[dict[str, Bug]] = {
     "absence-is-believed": absence_is_believed,
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "children-before-their-parents": splitting.children_before_their_parents,
     "children-without-subscriptions": splitting.children_without_subscriptions,
     "commits-lost-with-sealed-parents": splitting.commits_lost_with_sealed_parents,
+    "copies-are-believed": copies_are_believed,
     "decided-one-by-one": decided_one_by_one,
     "divisions-are-believed": divisions_are_believed,
     "each-counts-its-coordinators": each_counts_its_coordinators,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
+    "failed-bookies-are-chosen-again": failed_bookies_are_chosen_again,
     "few-copies-for-ever": few_copies_for_ever,
     "forgotten-logs-stay": forgotten_logs_stay,
     "former-brokers-keep-their-parts": former_brokers_keep_their_parts,
@@ -282,12 +325,14 @@ BUGS: Final[dict[str, Bug]] = {
     "members-are-told-once": grouping.members_are_told_once,
     "migrations-are-not-heeded": migrations_are_not_heeded,
     "no-entry-by-timeout": no_entry_by_timeout,
+    "one-copy-is-enough": one_copy_is_enough,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
     "parts-stay-where-they-are": parts_stay_where_they_are,
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "system-topics-are-deduplicated": system_topics_are_deduplicated,
+    "timeouts-by-each-wall-clock": timeouts_by_each_wall_clock,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
     "two-layouts-of-one-epoch": splitting.two_layouts_of_one_epoch,
     "unloaded-wherever-it-is": unloaded_wherever_it_is,

@@ -70,7 +70,7 @@ class SimulatedCluster:
 
     @property
     def serving(self) -> bool:
-        return all(member.serving for member in self.members)
+        return all(member.serving for member in self.members if not member.is_cast_away)
 
     @property
     def topics(self) -> list[TopicName]:

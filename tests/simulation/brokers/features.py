@@ -12,6 +12,8 @@ from brokers.administering import Administration, DividedBundles
 from brokers.balancing import BalancedBundles, Unloading
 from brokers.conditions import AbsentBookies, LateMirrors, OwnIds, UnlikeSettings
 from brokers.contending import Contending
+from brokers.damaging import DamagedBookie
+from brokers.disasters import Castaways, ClocksApart, PowerCuts
 from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
 from brokers.migrating import Migrating
@@ -100,7 +102,8 @@ ALL: Final[dict[str, type[Any]]] = {
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
             *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver, SentBundles),
             *(LateMirrors, UnlikeSettings, OwnIds, AbsentBookies, Migrating),
-            *(SplittingOverBrokers, Contending),
+            *(SplittingOverBrokers, Contending, PowerCuts, Castaways, ClocksApart),
+            DamagedBookie,
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
@@ -117,6 +120,10 @@ _BESIDE: Final = {
     Migrating.name: 0.15,
     SplittingOverBrokers.name: 0.2,
     Contending.name: 0.1,
+    PowerCuts.name: 0.08,
+    Castaways.name: 0.08,
+    ClocksApart.name: 0.08,
+    DamagedBookie.name: 0.08,
 }
 # Hand-over refuses while there are prepared transactions, and their owners could not reach a broker
 # to decide; it refuses while there are scalable topics, too.

@@ -63,6 +63,8 @@ class Member:
         self.serving = False
         self.spared = False  # no more faults
         self.is_resting = False  # it is not to be started
+        self.is_cast_away = False  # nobody waits for it any more
+        self.clock_ahead_ms = 0  # its wall clock
         self._config = config
         self._topology = topology
         self._prepare = prepare
@@ -91,7 +93,8 @@ class Member:
 
     async def _run(self) -> None:
         node = self.node
-        clock, rng = SimulatedClock(self.world), self.world.stream(node.name)
+        clock = SimulatedClock(self.world, self.clock_ahead_ms)
+        rng = self.world.stream(node.name)
         self.backend = storage(clock, rng, self._topology, self._config)
         self.membership = ClusterMembership(
             self.backend, self._config, clock, self._lost, PeerOptions()
