@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import beside_kafka
 import compaction
 import console_pages
 import delayed
@@ -77,6 +78,7 @@ ROWS: Mapping[str, Row] = {
     "txn-aborted-million": many_transactions.aborted_transactions,
     "scaling": scaling.scaling,
     "tls": tls.tls,
+    "kafka": beside_kafka.beside_kafka,
     "cluster": several_brokers.several_brokers,
     "spark-read": spark_reading.reading,
     "spark-topics": spark_topics.many_topics,

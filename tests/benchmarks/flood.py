@@ -1,6 +1,7 @@
 """Floods: prebuilt SENDs, permits and acknowledgements, pumped through sockets by one selector."""
 
 import selectors
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,14 @@ def send_frames(entry: bytes, messages: int, count: int, txn_id: TxnId | None = 
     return b"".join(frames)
 
 
+class HasSocket(Protocol):
+    socket: socket.socket
+
+
 class Pump(Protocol):
     """One connection of a flood. `blocked` requests a `push` when the socket is writable."""
 
-    connection: RawConnection
+    connection: HasSocket
     done: bool
     blocked: bool
 
@@ -60,11 +65,23 @@ class Pump(Protocol):
     def push(self) -> None: ...
 
 
+class Counter(Protocol):
+    def feed(self, chunk: bytes) -> int:
+        """The number of receipts that this chunk completes."""
+        ...
+
+
 class Publisher:
     """Sends `frames` in a cycle until `entries` have receipts, with `window` entries in flight."""
 
     def __init__(
-        self, connection: RawConnection, frames: bytes, frame_bytes: int, entries: int, window: int
+        self,
+        connection: HasSocket,
+        frames: bytes,
+        frame_bytes: int,
+        entries: int,
+        window: int,
+        receipts: Counter | None = None,
     ) -> None:
         self.connection = connection
         self.done = False
@@ -75,7 +92,7 @@ class Publisher:
         self._window = window
         self._sent_bytes = 0
         self._acknowledged = 0
-        self._receipts = FrameCounter(Type.SEND_RECEIPT)
+        self._receipts = receipts or FrameCounter(Type.SEND_RECEIPT)
 
     def start(self) -> None:
         self.push()

@@ -11,8 +11,10 @@ from pybroker.testing.broker_process import BrokerProcess
 class MeasuredBroker(BrokerProcess):
     """With `profile`, the broker writes a profile there when it stops, and is half as fast."""
 
-    def __init__(self, data_dir: Path, config: Path, profile: Path | None = None) -> None:
-        super().__init__(data_dir, ["--config", str(config)])
+    def __init__(
+        self, data_dir: Path, config: Path, profile: Path | None = None, kafka: bool = False
+    ) -> None:
+        super().__init__(data_dir, ["--config", str(config)], kafka=kafka)
         self.data_dir = data_dir
         if profile is not None:
             interpreter, *module = self.program
@@ -24,8 +26,7 @@ class MeasuredBroker(BrokerProcess):
 
     def cpu_s(self) -> float:
         """User and system time of all threads so far, exact to the microsecond."""
-        # As clock_getcpuclockid(3): the id of another process's CPU-time clock.
-        return time.clock_gettime(~self.pid << 3 | 2)
+        return cpu_s_of(self.pid)
 
     def metrics(self) -> str:
         """The text of /metrics as it is now, not as it was when somebody else asked."""
@@ -38,3 +39,8 @@ class MeasuredBroker(BrokerProcess):
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) / 1024
+
+
+def cpu_s_of(pid: int) -> float:
+    # As clock_getcpuclockid(3): the id of another process's CPU-time clock.
+    return time.clock_gettime(~pid << 3 | 2)

@@ -53,13 +53,15 @@ class Bench:
     scale: float
     profiles: Path | None = None
 
-    def broker(self, name: str, *settings: str) -> MeasuredBroker:
-        """A broker; `settings` are lines of its configuration file."""
+    def broker(self, name: str, *settings: str, kafka: bool = False) -> MeasuredBroker:
+        """A broker; `settings` are lines of its configuration file. With `kafka` it serves Kafka's
+        clients, too.
+        """
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         config = folder / "broker.conf"
         config.write_text("\n".join(settings))
         profile = self.profiles / f"{name}.pstats" if self.profiles else None
-        return MeasuredBroker(folder / "data", config, profile)
+        return MeasuredBroker(folder / "data", config, profile, kafka)
 
     def scaled(self, count: int) -> int:
         """The scaled count, a multiple of 1,000 for acknowledgements by the thousand."""
