@@ -25,10 +25,10 @@ OURS, KAFKA = "pybroker", "Apache Kafka"
 MESSAGES_OF_LARGE: Final = 100
 SMALL, LARGE = "transaction of 1 message", f"transaction of {MESSAGES_OF_LARGE} messages"
 SINGLE, COMMIT = "single-message requests", "lone commit"
-BATCHES: Final = (("batches of 100 B", 100, 100_000), ("batches of 1 KB", 1000, 20_000))
-COMMITS: Final = 50
-REQUESTS: Final = 24_000
-TRANSACTIONS: Final = 800
+BATCHES: Final = (("batches of 100 B", 100, 60_000), ("batches of 1 KB", 1000, 10_000))
+COMMITS: Final = 30
+REQUESTS: Final = 16_000
+TRANSACTIONS: Final = 400
 FEWER: Final = 10  # Kafka waits for several fsyncs in each request: fewer of them are enough
 
 
@@ -97,11 +97,14 @@ def _multiple(count: float, of: int) -> int:
 
 
 def _over_pulsar_us(bench: Bench, broker: MeasuredBroker) -> float:
-    """The same small transactions, as many at once, with Pulsar's commands."""
-    count = _multiple(TRANSACTIONS * bench.scale, PRODUCERS)
-    pump = publishing(broker, new_topic(), count, PRODUCERS, COORDINATORS)
-    spent = measure(broker, [pump])
-    pump.connection.close()
+    """The same small transactions with Pulsar's commands, from as many connections."""
+    count, topic = _multiple(TRANSACTIONS * bench.scale, PRODUCERS), new_topic()
+    pumps = [
+        publishing(broker, topic, count // PRODUCERS, 1, COORDINATORS) for _ in range(PRODUCERS)
+    ]
+    spent = measure(broker, pumps)
+    for pump in pumps:
+        pump.connection.close()
     return spent.cpu_us(count)
 
 
