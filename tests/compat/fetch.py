@@ -38,7 +38,7 @@ def jars() -> None:
 
 MADE: Final[dict[str, Callable[[], object]]] = {
     "java": jars,
-    "go": official_go.built,
+    "go": official_go.all_built,
     "rust": official_rust.built,
     "node": official_node.packages,
 }

@@ -1,4 +1,5 @@
-"""The official Go client, driven from Python: the tests of the Go package in `go/`, built once.
+"""The official Go client, driven from Python: the tests of the Go package in `go/`, built once; and
+those of a client of Kafka's, in `go/kafka/`.
 
 Each test is a function; the comment `Feature: name, name` above it names what it shows.
 """
@@ -16,6 +17,7 @@ from typing import Final
 from one_at_a_time import one_at_a_time
 
 SOURCES: Final = Path(__file__).with_name("go")
+OF_KAFKA: Final = SOURCES / "kafka"
 TEST_TIMEOUT_S: Final = 240
 BUILD_TIMEOUT_S: Final = 900  # with all its dependencies, the first time
 _TEST: Final = re.compile(r"((?:^//.*\n)*)^func (Test\w+)\(t \*testing\.T\)", re.MULTILINE)
@@ -34,13 +36,26 @@ def go_tests(source: Path) -> Iterator[GoTest]:
         yield GoTest(name, tuple(each.strip() for line in named for each in line.split(",")))
 
 
+def franz_tests() -> Iterator[GoTest]:
+    """Each of their features is a line of its own, since names have commas there."""
+    for source in sorted(OF_KAFKA.glob("*_test.go")):
+        for comment, name in _TEST.findall(source.read_text()):
+            yield GoTest(name, tuple(_FEATURES.findall(comment)))
+
+
+def all_built() -> None:
+    built()
+    built("kafka")
+
+
 @cache
-def built() -> Path:
+def built(package: str = ".") -> Path:
     """The test program. It is built without cgo, so it needs no C compiler and links fast."""
     with one_at_a_time("go-client") as folder:
         folder.mkdir(exist_ok=True)
-        program, fresh = folder / "compat.test", folder / "fresh.test"
-        go("test", "-c", "-o", str(fresh), ".")
+        name = "compat" if package == "." else package
+        program, fresh = folder / f"{name}.test", folder / "fresh.test"
+        go("test", "-c", "-o", str(fresh), f"./{package}")
         fresh.replace(program)  # another process may be running the old one
         return program
 
@@ -56,9 +71,9 @@ def go(*words: str, tool: str = "go") -> str:
     return done.stdout.decode()
 
 
-def run_go_test(name: str, surroundings: Mapping[str, str]) -> None:
+def run_go_test(name: str, surroundings: Mapping[str, str], package: str = ".") -> None:
     """Run a Go test; fails with its output."""
-    command = [str(built()), "-test.run", f"^{name}$", "-test.v"]
+    command = [str(built(package)), "-test.run", f"^{name}$", "-test.v"]
     done = subprocess.run(
         [*command, "-test.timeout", f"{TEST_TIMEOUT_S}s"],
         env=os.environ | surroundings,

@@ -75,4 +75,4 @@ def test_restart_in_go(test: GoTest) -> None:
 
 def test_its_sources_are_formatted_and_vetted() -> None:
     assert go("-l", ".", tool="gofmt") == ""
-    assert go("vet", ".") == ""
+    assert go("vet", "./...") == ""

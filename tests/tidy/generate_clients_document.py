@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 COMPAT: Final = ROOT / "tests" / "compat"
 sys.path += [str(COMPAT), str(ROOT / "tests" / "support")]
 
-from official_go import SOURCES, GoTest, go_tests  # noqa: E402
+from official_go import SOURCES, GoTest, franz_tests, go_tests  # noqa: E402
 from official_node import node_tests  # noqa: E402
 from official_rust import rust_tests  # noqa: E402
 from syntax import syntax_tree  # noqa: E402
@@ -124,7 +124,11 @@ ABSENT: Final = {
 _BY_HAND: Final = "## Known differences"
 KAFKA: Final = ROOT / "tests" / "kafka"
 KAFKA_PAGE: Final = ROOT / "docs/kafka.md"
-KAFKA_CLIENTS: Final = ("Java 3.9", "Java 4.3", "confluent-kafka", "kafka-python", "aiokafka")
+_FRANZ: Final = "franz-go"
+KAFKA_CLIENTS: Final = (
+    *("Java 3.9", "Java 4.3", "confluent-kafka", "kafka-python", "aiokafka"),
+    _FRANZ,
+)
 KAFKA_FEATURES: Final = (
     "messages, also of Pulsar's clients",
     "gzip, snappy, lz4, zstd",
@@ -203,8 +207,10 @@ def document() -> str:
 
 
 def shown_of_kafka() -> set[tuple[str, str]]:
-    """Features and clients of Kafka's, as `@pytest.mark.kafka_client("client", "feature", …)`."""
-    found = set()
+    """Features and clients of Kafka's, as `@pytest.mark.kafka_client("client", "feature", …)`
+    or, in Go, a comment.
+    """
+    found = {(feature, _FRANZ) for test in franz_tests() for feature in test.features}
     for path in sorted([*KAFKA.glob("test_*.py"), *COMPAT.glob("test_*.py")]):
         for node in ast.walk(syntax_tree(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.kafka_client":
