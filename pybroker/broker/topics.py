@@ -67,6 +67,8 @@ class Topics(WithScalable):
         self.tenants = tenants
         self.ownership: Ownership = ALONE
         self.permissions = Permissions(metadata, tenants)
+        self.permissions.namesake = self.namesake
+        self.permissions.caught_up = self.migrations_heard_of
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
         self.schemas = Schemas(

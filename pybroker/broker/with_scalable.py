@@ -90,6 +90,22 @@ class WithScalable:
                 return name.scalable_name if self.was_migrated(name) else name
         return name
 
+    def namesake(self, name: TopicName) -> TopicName | None:
+        """The other name of a topic that was made scalable, if this is one of its two."""
+        whole = name.scalable_name
+        former = whole._replace(domain="persistent")
+        if name not in (whole, former) or self._services.metadata.get(_key_of(name)) is None:
+            return None
+        with suppress(CorruptStorage):
+            if self.was_migrated(former):
+                return whole if name == former else former
+        return None
+
+    async def migrations_heard_of(self) -> None:
+        """Returns when this broker knows of all that were decided. Raises ServiceNotReady."""
+        if self.others_of_parts is not None:
+            await self.ownership.refreshed()
+
     def check_not_migrated(self, name: TopicName) -> None:
         """Raises MadeScalable for a topic that was migrated."""
         if self.was_migrated(name):

@@ -167,6 +167,22 @@ def test_what_was_granted_and_where_the_broker_has_not_heard_of_it_comes_along(p
     assert granted[str(NAME)] == granted[str(ORDERS)]
 
 
+def test_what_is_granted_at_the_moment_of_the_migration_is_on_both_names(pair: Pair) -> None:
+    """Broker two has not heard of it, and one has already looked at what was granted before."""
+    decide_only(pair)
+    pair.rest.do("POST", MIGRATE)
+    permissions = pair.two.broker.topics.permissions
+    on(pair, pair.two, permissions.grant_on_topic(ORDERS, "ann", ["consume"]))
+    on(pair, pair.one, pair.one.ownership.refreshed())
+    on(pair, pair.one, pair.one.broker.topics.permissions.grant_on_topic(NAME, "bob", ["consume"]))
+    on(pair, pair.two, permissions.grant_on_topic(TopicName.parse("any"), "eve", ["produce"]))
+    for each in (pair.one, pair.two):
+        on(pair, each, each.ownership.refreshed())
+        granted = each.broker.topics.permissions.grants("public/default").topics
+        assert granted[str(NAME)] == granted[str(ORDERS)]
+        assert sorted(granted[str(NAME)]) == ["ann", "bob"]
+
+
 def meanwhile(pair: Pair, work: Coroutine[Any, Any, Any]) -> None:
     """Broker two does this after broker one has announced the migration, before it decides."""
     ownership: Any = pair.one.ownership

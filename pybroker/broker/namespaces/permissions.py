@@ -6,7 +6,7 @@ A change is durable and effective when it returns.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,7 @@ _NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: 
 MAX_ROLE_CHARS: Final = 1024
 _NO_GRANTS: Final = Grants()
 _KNOWN: Final = 1000
+_ATTEMPTS: Final = 5  # while other brokers change the same record
 MAX_BYTES: Final = 512 * 1024  # of a namespace's record: some thousand grants
 assert SUBSCRIPTION_AUTH_MODE.namespace is not None
 _AUTH_MODE: Final = SUBSCRIPTION_AUTH_MODE.namespace
@@ -50,6 +51,10 @@ class Permissions:
         self._writing = asyncio.Lock()
         self._known: dict[str, tuple[Stored, Grants]] = {}  # with what they were parsed from
         self._known_admins: dict[str, tuple[Versioned, frozenset[str]]] = {}
+        # The other name of a topic that was made scalable; what is granted on one is on both.
+        self.namesake: Callable[[TopicName], TopicName | None] = lambda _: None
+        # Called behind a change, before `namesake` is asked again.
+        self.caught_up: Callable[[], Awaitable[None]] | None = None
 
     def watch(self, changed: Callable[[], None]) -> None:
         """`changed` is called whenever a permission may have been granted or revoked."""
@@ -112,11 +117,32 @@ class Permissions:
 
     async def set_on_topics(self, wanted: Iterable[OnTopic]) -> None:
         """Changes all permissions of a namespace at once: its record is written as a whole."""
+        wanted = list(wanted)
+        both = self._on_both(wanted)
+        await self._set_on_topics(wanted + both)
+        if self.caught_up is not None:
+            await self.caught_up()
+        # `inherit` may have been before the change, and known to this broker only now.
+        if late := [each for each in self._on_both(wanted) if each not in both]:
+            await self._set_on_topics(late)
+
+    def _on_both(self, wanted: Iterable[OnTopic]) -> list[OnTopic]:
+        named = ((each, self.namesake(each.topic)) for each in wanted)
+        return [each._replace(topic=name) for each, name in named if name is not None]
+
+    async def _set_on_topics(self, wanted: Iterable[OnTopic]) -> None:
         by_namespace: dict[str, list[OnTopic]] = {}
         for each in wanted:
             by_namespace.setdefault(each.topic.namespace_name, []).append(each)
         for namespace, its in by_namespace.items():
             await self._change(namespace, partial(_set_on_topics, wanted=its))
+
+    async def inherit(self, former: TopicName, name: TopicName) -> None:
+        """What is granted on `former` is granted on `name`, too. May be repeated."""
+        granted = self.grants(name.namespace_name).topics
+        if not granted.get(str(former), {}).keys() <= granted.get(str(name), {}).keys():
+            change = partial(_inherit, former=str(former), name=str(name))
+            await self._change(name.namespace_name, change)
 
     async def forget_topic(self, topic: TopicName) -> None:
         """Also removes grants on single partitions."""
@@ -148,23 +174,26 @@ class Permissions:
 
     async def _change(self, namespace: str, change: Change, makes_room: bool = False) -> None:
         async with self._writing:
+            for _ in range(_ATTEMPTS):
+                with suppress(BadVersion):  # another broker was faster
+                    return await self._try_to_change(namespace, change, makes_room)
+                await self._metadata.refresh(PERMISSIONS + namespace)
+        raise Conflict(f"The permissions of {namespace} are being changed", "try again")
+
+    async def _try_to_change(self, namespace: str, change: Change, makes_room: bool) -> None:
+        """Raises BadVersion."""
+        self._tenants.check_namespace(namespace)
+        stored = self._metadata.get(PERMISSIONS + namespace)
+        record = _json(stored)
+        change(record)
+        value, version = json.dumps(record).encode(), stored.version if stored else -1
+        _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
+        version = await self._metadata.put(PERMISSIONS + namespace, value, version, makes_room)
+        if not self._tenants.has_namespace(namespace):
+            # A later namespace must not inherit the record, and may already have its own.
+            with suppress(BadVersion):
+                await self._metadata.delete(PERMISSIONS + namespace, version)
             self._tenants.check_namespace(namespace)
-            stored = self._metadata.get(PERMISSIONS + namespace)
-            record = _json(stored)
-            change(record)
-            value, version = json.dumps(record).encode(), stored.version if stored else -1
-            _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
-            try:
-                version = await self._metadata.put(
-                    PERMISSIONS + namespace, value, version, makes_room
-                )
-            except BadVersion as error:
-                raise Conflict(f"{namespace} was deleted in the meantime: {error}") from error
-            if not self._tenants.has_namespace(namespace):
-                # A later namespace must not inherit the record, and may already have its own.
-                with suppress(BadVersion):
-                    await self._metadata.delete(PERMISSIONS + namespace, version)
-                self._tenants.check_namespace(namespace)
 
 
 @lru_cache(maxsize=1000)  # each reason is logged only once
@@ -222,6 +251,13 @@ def _json(stored: Versioned | None) -> dict[str, Any]:
 def _set_on_topics(record: dict[str, Any], wanted: Iterable[OnTopic]) -> None:
     for topic, role, actions in wanted:
         _set(record, (_TOPICS, str(topic), role), None if actions is None else list(actions))
+
+
+def _inherit(record: dict[str, Any], former: str, name: str) -> None:
+    granted = record.get(_TOPICS, {})
+    for role, actions in granted.get(former, {}).items():
+        if role not in granted.get(name, {}):
+            _set(record, (_TOPICS, name, role), actions)
 
 
 def _set(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
