@@ -33,8 +33,7 @@ from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.kafka.offsets.records import Committed, TopicPartition
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.services import KafkaServices
-from pybroker.kafka.session import Session
-from pybroker.kafka.shares.group_offsets import GroupOffsets
+from pybroker.kafka.shares.group_offsets import PERMITTED, GroupOffsets
 from pybroker.kafka.shares.progress import UNKNOWN, Answers, Progress
 from pybroker.kafka.shares.share_offsets import ShareOffsets
 from pybroker.kafka.topics import partition_count, partition_name, partition_topic
@@ -42,7 +41,6 @@ from pybroker.security.authorization import Need, Target
 from pybroker.security.identity import Identity
 
 _OFFSETS_A_TURN: Final = 100
-_NOBODY: Final = -1  # the number of a session without a connection: whoever asked was permitted
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 _AGAIN: Final = frozenset(
     (
@@ -162,7 +160,7 @@ class KafkaForAdmin:
         """Raises NotServedHere, if another broker has the group; NotFound, Conflict."""
         await take(self._services.topics.ownership, topic_of_group(group_id))
         self._partitions(topic)
-        group = GroupOffsets(self._services, Session(_NOBODY), group_id)
+        group = GroupOffsets(self._services, PERMITTED, group_id)
         with _errors():
             await group.without_members()
         return group

@@ -149,6 +149,21 @@ def test_a_group_is_not_deleted_while_subscriptions_of_it_would_be_left_behind(
     assert [has_subscription(cluster, each, group) for each in topics.items()] == [False, False]
 
 
+def test_a_group_is_deleted_though_a_partition_is_gone(cluster: KafkaCluster) -> None:
+    _, two = cluster.two()
+    group = cluster.group_on(two)
+    shared_topics(cluster, group, two)
+    share_beat(cluster.at(two), group, "A", LEAVES)
+
+    async def unknown(*args: Any) -> Reply:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return Reply(200, b'[{"partition": 0, "errorCode": %d}]' % code)
+
+    two.membership.others.ask = unknown  # type: ignore[method-assign, assignment]
+    (gone,) = cluster.ask(two, DELETE_GROUPS, 2, {"groups_names": [group]})["results"]
+    assert gone["error_code"] == NONE
+
+
 def has_subscription(cluster: KafkaCluster, at: tuple[str, TxnBroker], group: str) -> bool:
     topic, broker = at
     served = cluster.world.call(broker.node, broker.broker.topics.served(partition(topic)))

@@ -16,7 +16,7 @@ from pybroker.kafka.permissions import Operation
 from pybroker.testing import RunningBroker, broker
 
 METADATA, FIND_COORDINATOR, HANDSHAKE, AUTHENTICATE = 3, 10, 17, 36
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DELETE_GROUPS = 19, 20, 37, 42
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
 LIST_CONFIG_RESOURCES, DESCRIBE_TOPIC_PARTITIONS = 74, 75
 NAMESPACE = "public/default"
@@ -226,3 +226,21 @@ def test_a_share_group_and_its_configs_need_permission(running: RunningBroker) -
         assert set_config(raw, "own", "share.delivery.count.limit", "3") == refused
     with client(running, "boss") as raw:
         assert set_config(raw, "own", "share.delivery.count.limit", "3") == ErrorCode.NONE
+
+
+def test_a_share_group_is_deleted_by_who_may_read_all_of_its_topics(
+    running: RunningBroker,
+) -> None:
+    """A permission on one topic is enough for every group, but must not end others' positions."""
+    with client(running, "anywhere") as raw, client(running, "reader") as reader:
+        assert not share_beat(raw, "both", "m", 0, ["open", "shut"])["error_code"]
+        assert not share_beat(raw, "both", "m", -1)["error_code"]
+        codes = []
+        for each in (reader, raw, raw):
+            (found,) = each.ask(DELETE_GROUPS, 2, {"groups_names": ["both"]})["results"]
+            codes.append(found["error_code"])
+    assert codes == [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.NONE,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    ]

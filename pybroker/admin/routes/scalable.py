@@ -1,10 +1,13 @@
 """Scalable topics: list, create, delete, change, subscriptions, permissions, statistics."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from managed_ledger.errors import CorruptStorage
 from pybroker.admin.finding import existing
 from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
 from pybroker.admin.routes.permission import PermissionRoutes
@@ -30,6 +33,7 @@ from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.scalable import scalable_stats, segment_stats
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, topic_stats
 from pybroker.base.json_schema import TEXT, choice, list_of, map_of, whole
+from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
 from pybroker.broker.brokers.ownership import check_owned
 from pybroker.broker.policies.auto_scale import AUTO_SCALE
@@ -142,10 +146,15 @@ class ScalableRoutes:
         wanted = [_property(text) for text in repeated(request, "property")]
         found = []
         for name in self._topics.tenants.scalable_topics(namespace):
-            record = self._topics.scalable.find(name)
-            if record is not None and all(record.properties.get(k) == v for k, v in wanted):
+            if not wanted or self._has(name, wanted):
                 found.append(str(name))
         return found
+
+    def _has(self, name: TopicName, wanted: Sequence[tuple[str, str]]) -> bool:
+        record = None
+        with suppress(CorruptStorage):  # of one record: the others are listed all the same
+            record = self._topics.scalable.find(name)
+        return record is not None and all(record.properties.get(k) == v for k, v in wanted)
 
     async def create(self, request: Request) -> None:
         """Creates a topic of ?numInitialSegments with equal ranges; the body has its properties."""

@@ -7,9 +7,11 @@ client asked for. Ordinary topics never count.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from managed_ledger.errors import CorruptStorage
 from pybroker.base.errors import PulsarError, TooManyRequests
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, Tasks
@@ -119,7 +121,9 @@ class ScalableTopicWatches:
     async def _now(self, watch: _Watch) -> TopicList:
         found, pace = [], Pace(_NAMES_A_TURN)
         for name in self._tenants.scalable_topics(watch.namespace):
-            record = self._scalable.find(name)
+            record = None
+            with suppress(CorruptStorage):  # of one record: the others are told all the same
+                record = self._scalable.find(name)
             if record is not None and watch.wanted.items() <= record.properties.items():
                 found.append(str(name))
             await pace.step()

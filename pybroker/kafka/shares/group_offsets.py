@@ -4,6 +4,7 @@ A partition whose broker does not answer has the answer NOT_LEADER_OR_FOLLOWER.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
 
 from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import NotServedHere
@@ -19,12 +20,14 @@ from pybroker.kafka.shares.progress import Answers, Progress, ShareOffsetsElsewh
 from pybroker.kafka.shares.share_offsets import ShareOffsets
 from pybroker.kafka.topics import partition_count
 
+PERMITTED: Final = Session(-1)
 Here = Callable[[int], Awaitable[Progress]]
 Elsewhere = Callable[[ShareOffsetsElsewhere, Mapping[int, TopicName]], Awaitable[Answers]]
 
 
 class GroupOffsets:
     def __init__(self, services: KafkaServices, session: Session, group_id: str) -> None:
+        """`session`: of who needs a permission for each topic; PERMITTED: nobody."""
         self._services = services
         self._session = session
         self._group_id = group_id
@@ -91,7 +94,8 @@ class GroupOffsets:
         await self.without_members()
         for topic in await self.topics():
             for partition, error in refused(await self._delete(topic)).items():
-                raise _left(topic, partition, error)
+                if error_code(error) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise _left(topic, partition, error)
 
     async def _delete(self, topic: str) -> Answers:
         return await self._everywhere(

@@ -17,7 +17,6 @@ from pybroker.base.configuration.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, TopicNotFound, TopicTerminated
 from pybroker.base.names import TopicName, any_topic
 from pybroker.broker.deletion.deletions import NameNotFree
-from pybroker.broker.namespaces.permissions import OnTopic
 from pybroker.broker.namespaces.tenants import Conflict, InUse
 from pybroker.broker.persistent.producers import Producer
 from pybroker.broker.persistent.topic import Topic
@@ -144,36 +143,6 @@ def test_its_schemas_and_permissions_come_along() -> None:
         assert await topics.schemas.find(SCALABLE, text) == version
         granted = topics.permissions.grants("public/default").topics
         assert granted[str(SCALABLE)] == granted[str(ORDERS)]
-
-    scenario(work)
-
-
-def test_what_is_granted_later_is_granted_on_the_segments_of_both_names() -> None:
-    async def work(world: World) -> None:
-        permissions = world.topics.permissions
-
-        async def grant(name: TopicName, role: str, actions: list[str] | None) -> None:
-            await permissions.set_on_topics([OnTopic(name, role, actions)])
-
-        def granted() -> Any:
-            by_topic = permissions.grants("public/default").topics
-            assert by_topic.get(str(SCALABLE), {}) == by_topic.get(str(ORDERS), {})
-            return dict(by_topic.get(str(SCALABLE), {}))
-
-        await migrate(world)
-        await grant(SCALABLE, "ann", ["consume"])
-        await grant(ORDERS, "bob", ["produce"])
-        assert granted() == {"ann": ["consume"], "bob": ["produce"]}
-        await grant(ORDERS, "ann", None)
-        await grant(SCALABLE, "bob", None)
-        assert granted() == {}
-        part, other = ORDERS.partition_at(0), any_topic("topic://public/default/other")
-        await world.topics.scalable.create(other)
-        await grant(other, "ann", ["consume"])
-        await grant(part, "ann", ["consume"])
-        assert sorted(permissions.grants("public/default").topics) == sorted(
-            map(str, (other, part))
-        )
 
     scenario(work)
 
