@@ -26,8 +26,15 @@ def spark_jars() -> list[Path]:
     return jars_of(JAVA / "spark-kafka" / "pom.xml", "spark-kafka")
 
 
+def connect_jars() -> list[Path]:
+    """Kafka Connect 4.3, with its connectors for files."""
+    of_files = jars_of(JAVA / "connect" / "pom.xml", "connect")
+    return [*newest_jars(), *(jar for jar in of_files if jar.name.startswith("connect-file"))]
+
+
 def kafka_jars() -> None:
     newest_jars()
+    connect_jars()
     jars_of_3()
     spark_jars()
 
