@@ -398,3 +398,37 @@ def test_a_share_group_stays_while_it_may_have_positions() -> None:
         running.clock.advance("2h")
         answer = raw.ask(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
         assert [each["group_id"] for each in answer["groups"]] == ["lasting"]
+
+
+@pytest.mark.parametrize("deleted_first", [True, False])
+def test_a_share_group_expires_once_its_topics_are_deleted(deleted_first: bool) -> None:
+    with (
+        broker(kafka=True, kafka_offsets_retention_minutes=60) as running,
+        RawKafka(running.kafka_bootstrap) as raw,
+    ):
+        for topic in ("former", "gone"):
+            filled(raw, topic, [b"a"])
+        epoch = share_beat(raw, "group", "A", 0, ["former", "gone"])["member_epoch"]
+        assert not share_beat(raw, "group", "A", epoch)["error_code"]
+        if not deleted_first:
+            share_beat(raw, "group", "A", LEAVES)
+        names = {"topic_names": ["former", "gone"], "timeout_ms": 9_000}
+        raw.ask(DELETE_TOPICS, 5, names)
+        if deleted_first:
+            share_beat(raw, "group", "A", LEAVES)
+        running.clock.advance("2h")
+        answer = raw.ask(LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
+        assert answer["groups"] == []
+
+
+def test_a_topic_that_is_created_again_is_known_to_its_group_again(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    create(raw, "again")
+    epoch = share_beat(raw, "again", "A", 0, ["again"])["member_epoch"]
+    raw.ask(DELETE_TOPICS, 5, {"topic_names": ["again"], "timeout_ms": 9_000})
+    create(raw, "again")
+    running.clock.advance(2)
+    share_beat(raw, "again", "A", epoch)
+    share_beat(raw, "again", "A", LEAVES)
+    assert sorted(described(raw, "again")) == ["again"]

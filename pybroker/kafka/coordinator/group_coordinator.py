@@ -48,6 +48,7 @@ class GroupCoordinator:
         # Called with a shard that is of no use any more.
         self.when_lost: Callable[[Shard], object] = do_nothing
         logs.on_lost = self._lost
+        logs.on_forgotten = self._forgotten
 
     async def shard_of(self, group_id: str) -> Shard:
         """Raises KafkaError: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID."""
@@ -88,6 +89,11 @@ class GroupCoordinator:
     def in_use(self) -> list[Shard]:
         """Those that this broker has opened."""
         return list(self._shards.values())
+
+    def _forgotten(self, log: OffsetsLog, topic: str) -> None:
+        for shard in self._shards.values():
+            if shard.log is log:
+                shard.forget_topic(topic)
 
     def _lost(self, number: int, log: OffsetsLog) -> None:
         shard = self._shards.get(number)

@@ -19,9 +19,9 @@ from pybroker.kafka.coordinator.member_memory import MemberMemory
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.classic_group import NEVER, ClassicGroup
 from pybroker.kafka.groups.consumer_group import ConsumerGroup
-from pybroker.kafka.groups.share_group import ShareGroup, text_of, topics_in
+from pybroker.kafka.groups.share_group import ShareGroup
 from pybroker.kafka.groups.states import GroupState
-from pybroker.kafka.groups.values import Effect, GroupKind, Store, StoredGroup
+from pybroker.kafka.groups.values import Effect, GroupKind, Store, StoredGroup, text_of, topics_in
 from pybroker.kafka.offsets.log import OffsetsLog
 from pybroker.kafka.offsets.records import GoneRecord, GroupRecord, Key
 
@@ -192,6 +192,12 @@ class Shard:
         self.carry_out(group, group.wake(self.now_ms()))
 
     # -- deletion
+
+    def forget_topic(self, topic: str) -> None:
+        """It is deleted, and what is stored of groups is changed by the log."""
+        for group in self.shares.groups.values():
+            if isinstance(group, ShareGroup):
+                group.forget_topic(topic)
 
     def delete(self, group_id: str) -> None:
         """Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""

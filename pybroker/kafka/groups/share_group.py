@@ -16,7 +16,7 @@ from pybroker.kafka.groups.consumer_group import (
     ConsumerMember,
     GroupState,
 )
-from pybroker.kafka.groups.values import GroupKind
+from pybroker.kafka.groups.values import GroupKind, text_of, topics_in
 from pybroker.kafka.offsets.records import TopicPartition
 
 ASSIGNOR: Final = "simple"
@@ -50,6 +50,11 @@ class ShareGroup(ConsumerGroup):
         """Topics that do not exist have no subscription any more."""
         self.known_topics -= {topic for topic, count in partitions.items() if not count}
 
+    def forget_topic(self, topic: str) -> None:
+        """It is deleted: one of its name is new to the group, and stored again."""
+        self.known_topics -= {topic}
+        self.partitions = {name: each for name, each in self.partitions.items() if name != topic}
+
     def has_partitions(self, partitions: Mapping[str, int]) -> None:
         super().has_partitions(partitions)
         self.known_topics |= {topic for topic, count in partitions.items() if count}
@@ -72,15 +77,6 @@ class ShareGroup(ConsumerGroup):
         member.assigned = wanted
         if member.epoch != self.target_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.target_epoch
-
-
-def topics_in(stored_text: str) -> frozenset[str]:
-    """The topics for which a stored group may have positions: names have no commas."""
-    return frozenset(stored_text.split(",")) - {""}
-
-
-def text_of(topics: frozenset[str]) -> str:
-    return ",".join(sorted(topics))
 
 
 def check_count(topics: frozenset[str]) -> None:

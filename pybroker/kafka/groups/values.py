@@ -4,7 +4,7 @@ A waiter is whatever the caller wants back with the answer: JoinGroup and SyncGr
 members, so their answers come out of later calls.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pybroker.kafka.errors import ErrorCode
@@ -115,6 +115,22 @@ class StoredGroup:
     since_ms: int  # when the group came into this state; offsets of an empty group expire from here
     # Of KIP-848 and of shares, the generation is the group's epoch, and members are not stored.
     kind: GroupKind = GroupKind.CLASSIC
+
+    def has_positions_on(self, topic: str) -> bool:
+        """Whether it is a share group that may have a subscription there."""
+        return self.kind is GroupKind.SHARE and topic in topics_in(self.protocol)
+
+    def without_topic(self, topic: str) -> "StoredGroup":
+        return replace(self, protocol=text_of(topics_in(self.protocol) - {topic}))
+
+
+def topics_in(stored_text: str) -> frozenset[str]:
+    """The topics for which a stored share group may have positions: names have no commas."""
+    return frozenset(stored_text.split(",")) - {""}
+
+
+def text_of(topics: frozenset[str]) -> str:
+    return ",".join(sorted(topics))
 
 
 @dataclass(frozen=True, slots=True)

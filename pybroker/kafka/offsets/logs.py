@@ -22,7 +22,7 @@ from pybroker.base.names import KAFKA_OFFSETS_PREFIX, SYSTEM_NAMESPACE, TopicNam
 from pybroker.base.runtime import Pace, Tasks, do_nothing
 from pybroker.broker.brokers.ownership import ALONE, NotServedHere, Ownership, check_owned
 from pybroker.kafka.offsets.log import OffsetsLog
-from pybroker.kafka.offsets.records import RemoveRecord
+from pybroker.kafka.offsets.records import GroupRecord, RemoveRecord
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
@@ -63,6 +63,8 @@ class OffsetsLogs:
         self._closed = False
         # Called when a log is of no use any more: it has failed, or another broker serves it.
         self.on_lost: Callable[[int, OffsetsLog], object] = do_nothing
+        # Called with an open log and a topic that is deleted, before it is forgotten there.
+        self.on_forgotten: Callable[[OffsetsLog, str], object] = do_nothing
 
     def opened(self, number: int) -> OffsetsLog | None:
         return self._open.get(number)
@@ -121,9 +123,10 @@ class OffsetsLogs:
     # -- deletion of topics
 
     async def forget_topic(self, topic: str, partition: int | None) -> set[int]:
-        """Forget what groups have committed of a deleted topic, or of one partition: one of the
-        same name begins anew. Durable when this returns the numbers of this broker's logs; those of
-        other brokers are left out. Raises StorageFull.
+        """Forget what groups have committed of a deleted topic, or of one partition, and which
+        share groups may be on the topic: one of the same name begins anew. Durable when this
+        returns the numbers of this broker's logs; those of other brokers are left out. Raises
+        StorageFull.
         """
         served = set()
         for number in self.begun():
@@ -143,8 +146,14 @@ class OffsetsLogs:
 
     async def _forget_in(self, opened: OffsetsLog, topic: str, partition: int | None) -> None:
         pace = Pace(_GROUPS_A_TURN)
+        if partition is None:
+            self.on_forgotten(opened, topic)
         for group in opened.state.group_ids():
             await pace.step()
+            stored = opened.state.groups.get(group)
+            if partition is None and stored is not None and stored.has_positions_on(topic):
+                opened.append(GroupRecord(group, stored.without_topic(topic)))
+                await opened.durable(group)
             removed = tuple(
                 each
                 for each in opened.state.places(group)

@@ -10,8 +10,8 @@ from pybroker.base.names import TopicName
 from pybroker.broker.brokers.ownership import NotServedHere
 from pybroker.kafka.coordinator.shard import Shard, non_empty
 from pybroker.kafka.errors import REFUSALS, ErrorCode, KafkaError, error_code
-from pybroker.kafka.groups.share_group import ShareGroup, check_count, topics_in
-from pybroker.kafka.groups.values import GroupKind
+from pybroker.kafka.groups.share_group import ShareGroup, check_count
+from pybroker.kafka.groups.values import GroupKind, topics_in
 from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import Operation, may_topic, require_topic
 from pybroker.kafka.services import KafkaServices
