@@ -246,11 +246,12 @@ class KafkaForAdmin:
             )
             for each in offsets
         }
+        user = "" if identity is None else identity.acting
         await take(self._services.topics.ownership, topic_of_group(group_id))
         with _errors():
             self._check_permitted(identity, group_id, wanted)
             errors = await self._services.transactions.commit_in(
-                txn_id, self._principal(identity), group_id, Committer(*member), wanted
+                txn_id, self._principal(identity), group_id, Committer(*member, user), wanted
             )
         for place, code in errors.items():
             if code is not ErrorCode.NONE:

@@ -18,6 +18,7 @@ from pybroker.kafka.offsets.records import (
     EndRecord,
     GoneRecord,
     GroupRecord,
+    OwnerRecord,
     ProducerRecord,
     Record,
     RemoveRecord,
@@ -25,7 +26,7 @@ from pybroker.kafka.offsets.records import (
     decode,
     encode,
 )
-from pybroker.kafka.offsets.state import OffsetsState
+from pybroker.kafka.offsets.state import OffsetsState, cost_bytes
 from pybroker.kafka.transactions.values import Kept, ProducerKey, StoredProducer
 from pybroker.transaction.coordinator.ends.participants import TransactionEnd
 from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
@@ -107,6 +108,7 @@ RECORDS: list[Record] = [
     GroupRecord("g", GROUP),
     GroupRecord("", StoredGroup(-1, "", "", "", (), 0)),
     GoneRecord("g"),
+    OwnerRecord("g", "ada"),
     ProducerRecord(PAYER, StoredProducer(ProducerKey(7, 3), 2, 60_000, TxnId(3, 2**40), True)),
     ProducerRecord(PAYER, StoredProducer(ProducerKey(7, 3), 2, None)),
     ProducerRecord(
@@ -147,6 +149,28 @@ def test_the_count_follows_every_change() -> None:
     assert (state.count, state.group_ids()) == (1, ["g"])
     state.apply(RemoveRecord("g", (B,)))
     assert (state.count, state.knows("g")) == (0, False)
+
+
+def test_what_a_user_has_follows_every_change() -> None:
+    state = OffsetsState()
+    one, size = Committed(1, -1, "", 0, 0), cost_bytes(A, Committed(1, -1, "", 0, 0))
+    state.apply(OwnerRecord("g", "ada"))  # there is no such group
+    state.apply(CommitRecord("g", ((A, one),)))
+    assert not state.owners
+    state.apply(OwnerRecord("g", "bob"))
+    state.apply(OwnerRecord("g", "ada"))  # the first one stays
+    state.apply(CommitRecord("g", ((B, one),), TxnId(0, 1)))
+    state.apply(CommitRecord("h", ((A, one),)))
+    assert (state.bytes_of_user, state.size_bytes) == ({"bob": 2 * size}, 3 * size)
+    copied = OffsetsState()
+    for record in [*state.records(), *state.records()]:
+        copied.apply(record)
+    assert (copied.bytes_of_user, copied.owners) == (state.bytes_of_user, {"g": "bob"})
+    state.apply(EndRecord("g", TxnId(0, 1), ABORT))
+    assert state.bytes_of_user == {"bob": size}
+    state.apply(GoneRecord("g"))
+    state.apply(GoneRecord("h"))
+    assert (state.owners, state.bytes_of_user, state.size_bytes) == ({}, {}, 0)
 
 
 @in_world

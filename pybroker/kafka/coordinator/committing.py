@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import do_nothing
 from pybroker.kafka.coordinator.group_coordinator import GroupCoordinator
-from pybroker.kafka.coordinator.shard import Shard, no_room, non_empty
+from pybroker.kafka.coordinator.shard import Shard, non_empty
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.groups.consumer_protocol import subscribed_topics
 from pybroker.kafka.offsets.records import (
@@ -29,6 +29,7 @@ class Committer(NamedTuple):
     member_id: str = ""
     instance_id: str | None = None
     generation: int = -1
+    user: str = ""  # who owns the group, if it is new
 
 
 class Wanted(NamedTuple):
@@ -56,7 +57,9 @@ async def commit(
     turn of the append, and may raise KafkaError. Raises KafkaError.
     """
     shard = await coordinator.shard_of(group_id)
-    error = shard.may_commit(group_id, *committer, in_txn=txn_id is not None)
+    member_id, instance_id, generation, user = committer
+    in_txn = txn_id is not None
+    error = shard.may_commit(group_id, member_id, instance_id, generation, in_txn)
     if error is not ErrorCode.NONE:
         await shard.durable(group_id)
         return dict.fromkeys(wanted, error)
@@ -69,8 +72,9 @@ async def commit(
     )
     if offsets:
         still_open()
-        _check_room(coordinator, shard, group_id, offsets)
+        _check_room(shard, group_id, user, offsets)
         shard.log.append(CommitRecord(group_id, offsets, txn_id))
+        shard.log.note_owner(group_id, user)
         if txn_id is not None:
             shard.log.look_after_pending()
     await shard.durable(group_id)
@@ -83,15 +87,13 @@ def _error(coordinator: GroupCoordinator, wanted: Wanted) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _check_room(
-    coordinator: GroupCoordinator, shard: Shard, group_id: str, offsets: Offsets
-) -> None:
+def _check_room(shard: Shard, group_id: str, user: str, offsets: Offsets) -> None:
     """A log that is full still takes what replaces offsets. Raises KafkaError."""
     known = shard.log.state.of(group_id)
     growth = sum(cost_bytes(place, each) for place, each in offsets)
     growth -= sum(cost_bytes(place, known[place]) for place, _ in offsets if place in known)
-    if growth > 0 and shard.log.state.size_bytes + growth > coordinator.limits.max_log_bytes:
-        raise no_room()
+    if growth > 0:
+        shard.check_room(group_id, user, growth)
 
 
 async def fetch(

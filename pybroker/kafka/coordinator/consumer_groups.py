@@ -112,6 +112,8 @@ class ConsumerGroups:
             group.epoch, protocol_type, group.stored_text, "", (), now_ms, self.kind
         )
         self._log.append(GroupRecord(group.group_id, stored))
+        user = next((each.user for each in group.members.values()), "")
+        self._log.note_owner(group.group_id, user)
 
     def stop(self) -> None:
         for timer in self._timers.values():

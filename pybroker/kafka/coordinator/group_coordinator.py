@@ -125,7 +125,7 @@ class GroupCoordinator:
             return JoinAnswer(_UNKNOWN, request.member_id)
         member = None if known is None else known.member_of(request)
         self.memory.check(group_id, request.user, growth_by(request, member))
-        group = shard.joinable(group_id)
+        group = shard.joinable(group_id, request.user)
         waiter: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         shard.carry_out(group, join(group, request, waiter, shard.now_ms()))
         answer = await waiter

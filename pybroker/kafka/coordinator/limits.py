@@ -15,8 +15,9 @@ class CoordinatorLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
     expiry_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     max_group_id_chars: int = 1024
-    # Of the groups and offsets in one of the 16 logs: some 100,000 offsets.
-    max_log_bytes: int = 32 * 1024 * 1024
+    # Of the groups and offsets in one of the 16 logs: of a user some 100,000 offsets; of all.
+    user_log_bytes: int = 32 * 1024 * 1024
+    max_log_bytes: int = 64 * 1024 * 1024
     # What members say and are assigned: of a group, of a user, of all that the broker coordinates.
     group_memory_bytes: int = 16 * 1024 * 1024
     user_memory_bytes: int = 32 * 1024 * 1024

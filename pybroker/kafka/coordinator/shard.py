@@ -71,9 +71,9 @@ class Shard:
             return None
         return ClassicGroup.restored(group_id, self._limits.group, stored, self.now_ms())
 
-    def joinable(self, group_id: str) -> ClassicGroup:
-        """The group, created if there is none. Raises KafkaError: no room for another one, or it
-        has members of the other kind.
+    def joinable(self, group_id: str, user: str) -> ClassicGroup:
+        """The group, created if there is none. Raises KafkaError: the user has no room for another
+        one, or it has members of the other kind.
         """
         if (beating := self.beating(group_id)) is not None:
             raise KafkaError(
@@ -82,7 +82,7 @@ class Shard:
             )
         group = self.group(group_id)
         if group is None:
-            self.check_room()
+            self.check_room(group_id, user)
             group = ClassicGroup(group_id, self._limits.group, self.now_ms())
         self.groups[group_id] = group
         return group
@@ -113,7 +113,7 @@ class Shard:
         if (text := text_of(change(topics_in(stored.protocol)))) != stored.protocol:
             self.log.append(GroupRecord(group_id, replace(stored, protocol=text)))
 
-    def check_joins(self, group_id: str, kind: GroupKind) -> None:
+    def check_joins(self, group_id: str, kind: GroupKind, user: str) -> None:
         """Whether a member may join the group by heartbeats. Raises KafkaError."""
         beating, group = self.beating(group_id), self.groups.get(group_id)
         if beating is not None and beating.kind is not kind:
@@ -127,18 +127,25 @@ class Shard:
                 f"{group_id} has members with group.protocol=classic: use the same",
             )
         if beating is None and group is None:
-            self.check_room()
+            self.check_room(group_id, user)
 
-    def check_room(self) -> None:
-        """Raises KafkaError if the shard's log has reached its limit."""
-        if self.log.state.size_bytes >= self._limits.max_log_bytes:
-            raise no_room()
+    def check_room(self, group_id: str, user: str, growth_bytes: int = 1) -> None:
+        """Whether a group may take so much more in the log: one without an owner counts as the
+        user's. Raises KafkaError.
+        """
+        state, limits = self.log.state, self._limits
+        owner = state.owners.get(group_id, user)
+        if state.bytes_of_user[owner] + growth_bytes > limits.user_log_bytes:
+            raise no_room(f"{owner[:200]!r} has as many groups and offsets as a user may have")
+        if state.size_bytes + growth_bytes > limits.max_log_bytes:
+            raise no_room("The broker keeps as many groups and offsets as it may")
 
     def carry_out(self, group: ClassicGroup, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Store):
                 stored = replace(effect.group, since_ms=self._clock.now_ms())
                 self.log.append(GroupRecord(group.group_id, stored))
+                self.log.note_owner(group.group_id, next(iter(group.sizes.of_user), ""))
             elif isinstance(effect.waiter, asyncio.Future) and not effect.waiter.done():
                 effect.waiter.set_result(effect.answer)
         self._arm(group)
@@ -257,11 +264,10 @@ class Shard:
         await self._tasks.close()
 
 
-def no_room() -> KafkaError:
+def no_room(why: str) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-        "The broker keeps as many groups and offsets as it may: delete groups that nobody uses "
-        "(kafka-consumer-groups --delete)",
+        f"{why}: delete groups that nobody uses (kafka-consumer-groups --delete)",
     )
 
 

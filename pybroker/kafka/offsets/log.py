@@ -25,7 +25,16 @@ from managed_ledger.prompt import Prompt, fail, prompt
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks, do_nothing
-from pybroker.kafka.offsets.records import EndRecord, Key, Record, decode, encode, key_of, weight
+from pybroker.kafka.offsets.records import (
+    EndRecord,
+    Key,
+    OwnerRecord,
+    Record,
+    decode,
+    encode,
+    key_of,
+    weight,
+)
 from pybroker.kafka.offsets.state import OffsetsState, Pending
 from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.snapshot_log import SnapshotLog
@@ -119,6 +128,13 @@ class OffsetsLog:
         self._log.append_without_hurry(record, _ignore_failure)
         self.state.apply(record)
         self._snapshot_if_due()
+
+    def note_owner(self, group: str, user: str) -> None:
+        """Call it after the append of another record of the group: it is this user's, if nobody's
+        yet. "" is nobody.
+        """
+        if user and group not in self.state.owners and self.state.knows(group):
+            self.append(OwnerRecord(group, user))
 
     def _written(self, key: Key, last: Prompt[None], error: Exception | None) -> None:
         if self._last.get(key) is last:

@@ -79,6 +79,14 @@ class GoneRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """Whose group it is: what is stored of it counts in the limit of this user."""
+
+    group: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerRecord:
     """A transactional producer; None: its id has expired."""
 
@@ -86,7 +94,7 @@ class ProducerRecord:
     stored: StoredProducer | None
 
 
-GroupRecords = CommitRecord | EndRecord | RemoveRecord | GroupRecord | GoneRecord
+GroupRecords = CommitRecord | EndRecord | RemoveRecord | GroupRecord | GoneRecord | OwnerRecord
 Record = GroupRecords | ProducerRecord
 Key = str | TransactionalId  # of a group or a producer
 
@@ -105,6 +113,7 @@ class _Kind(enum.IntEnum):
     PRODUCER = 6
     NO_PRODUCER = 7
     PRODUCER_OF_TWO_PHASES = 8
+    OWNER = 9
 
 
 _KINDS: Final = frozenset(_Kind)
@@ -160,6 +169,9 @@ def _write(out: Writer, record: Record) -> None:
             _write_group(out, stored)
         case GoneRecord(group):
             _head(out, _Kind.GONE, group)
+        case OwnerRecord(group, user):
+            _head(out, _Kind.OWNER, group)
+            out.text(user)
         case ProducerRecord(id, None):
             _head(out, _Kind.NO_PRODUCER, id.name)
             _write_owner(out, id)
@@ -196,6 +208,8 @@ def _read(data: Reader, source: str) -> Record:
             return GroupRecord(group, _read_group(data))
         case _Kind.GONE:
             return GoneRecord(group)
+        case _Kind.OWNER:
+            return OwnerRecord(group, data.text())
         case _Kind.PRODUCER:
             return ProducerRecord(_read_id(data, group), _read_producer(data))
         case _Kind.PRODUCER_OF_TWO_PHASES:

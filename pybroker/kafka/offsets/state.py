@@ -5,6 +5,7 @@ A transaction's offsets become a group's at its commit, unless the group has com
 them. Applying records again changes nothing: a snapshot may describe what the log before it has.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from pybroker.kafka.offsets.records import (
     EndRecord,
     GoneRecord,
     GroupRecord,
+    OwnerRecord,
     ProducerRecord,
     Record,
     RemoveRecord,
@@ -60,13 +62,16 @@ class OffsetsState:
         self.pending: dict[Pending, dict[TopicPartition, Committed]] = {}
         self._pending_in: dict[str, dict[TxnId, None]] = {}
         self.count = 0  # of committed and pending offsets
-        self.size_bytes = 0  # about what all of this takes
+        self._sizes: Counter[str] = Counter()  # about what each group takes, in bytes
+        self.owners: dict[str, str] = {}  # of groups
+        self.bytes_of_user: Counter[str] = Counter()  # in groups that are theirs
+        self.size_bytes = 0  # about what all groups take
         self.next_order = 0
 
     @property
     def record_count(self) -> int:
         """About the parts of a snapshot."""
-        return self.count + len(self.groups) + len(self.producers)
+        return self.count + len(self.groups) + len(self.owners) + len(self.producers)
 
     def of(self, group: str) -> Mapping[TopicPartition, Committed]:
         return self._committed.get(group, _NOTHING)
@@ -103,12 +108,17 @@ class OffsetsState:
                 self._hold(Pending(txn_id, group), dict(offsets))
             case EndRecord(group, txn_id, action):
                 self._end(Pending(txn_id, group), action)
+                self._disown_if_gone(group)
             case RemoveRecord(group, removed):
                 self._remove(group, removed)
+                self._disown_if_gone(group)
             case GroupRecord(group, stored):
                 self._put(group, stored)
             case GoneRecord(group):
                 self._forget(group)
+                self._disown_if_gone(group)
+            case OwnerRecord(group, user):
+                self._own(group, user)
             case ProducerRecord(id, None):
                 self.producers.pop(id, None)
             case ProducerRecord(id, StoredProducer() as stored):
@@ -122,16 +132,39 @@ class OffsetsState:
             self.next_order = max(self.next_order, each.order + 1)
             known = of_group.get(place)
             if known is None or known.order <= each.order:
-                self._count(place, known, each)
+                self._count(group, place, known, each)
                 of_group[place] = each
 
-    def _count(self, place: TopicPartition, gone: Committed | None, come: Committed | None) -> None:
+    def _count(
+        self, group: str, place: TopicPartition, gone: Committed | None, come: Committed | None
+    ) -> None:
         if gone is not None:
             self.count -= 1
-            self.size_bytes -= cost_bytes(place, gone)
+            self._grow(group, -cost_bytes(place, gone))
         if come is not None:
             self.count += 1
-            self.size_bytes += cost_bytes(place, come)
+            self._grow(group, cost_bytes(place, come))
+
+    def _grow(self, group: str, by_bytes: int) -> None:
+        self.size_bytes += by_bytes
+        self._sizes[group] += by_bytes
+        if (owner := self.owners.get(group)) is not None:
+            self.bytes_of_user[owner] += by_bytes
+
+    def _own(self, group: str, user: str) -> None:
+        """The first one stays the owner. A group that is not there has none: a snapshot may name
+        the owner of one that has gone since.
+        """
+        if group not in self.owners and self.knows(group):
+            self.owners[group] = user
+            self.bytes_of_user[user] += self._sizes[group]
+
+    def _disown_if_gone(self, group: str) -> None:
+        if self.knows(group):
+            return
+        del self._sizes[group]
+        if (owner := self.owners.pop(group, None)) is not None and not self.bytes_of_user[owner]:
+            del self.bytes_of_user[owner]
 
     def _hold(self, pending: Pending, offsets: Mapping[TopicPartition, Committed]) -> None:
         if not offsets:
@@ -140,7 +173,7 @@ class OffsetsState:
         self._pending_in.setdefault(pending.group, {})[pending.txn_id] = None
         for place, each in offsets.items():
             self.next_order = max(self.next_order, each.order + 1)
-            self._count(place, held.get(place), each)
+            self._count(pending.group, place, held.get(place), each)
             held[place] = each
 
     def _end(self, pending: Pending, action: TxnAction) -> None:
@@ -148,7 +181,7 @@ class OffsetsState:
         if held is None:
             return
         for place, each in held.items():
-            self._count(place, each, None)
+            self._count(pending.group, place, each, None)
         of_group = self._pending_in[pending.group]
         del of_group[pending.txn_id]
         if not of_group:
@@ -157,32 +190,36 @@ class OffsetsState:
             self._commit(pending.group, held)
 
     def _remove(self, group: str, removed: tuple[TopicPartition, ...]) -> None:
-        self._drop(self._committed.get(group, {}), removed)
+        self._drop(group, self._committed.get(group, {}), removed)
         if not self.of(group):
             self._committed.pop(group, None)
         for txn_id in list(self._pending_in.get(group, ())):
             pending = Pending(txn_id, group)
-            self._drop(self.pending[pending], removed)
+            self._drop(group, self.pending[pending], removed)
             if not self.pending[pending]:
                 self._end(pending, TxnAction.ABORT)
 
     def _drop(
-        self, offsets: dict[TopicPartition, Committed], removed: tuple[TopicPartition, ...]
+        self,
+        group: str,
+        offsets: dict[TopicPartition, Committed],
+        removed: tuple[TopicPartition, ...],
     ) -> None:
         for place in removed:
-            self._count(place, offsets.pop(place, None), None)
+            self._count(group, place, offsets.pop(place, None), None)
 
     def _put(self, group: str, stored: StoredGroup | None) -> None:
         known = self.groups.pop(group, None)
-        self.size_bytes -= 0 if known is None else group_cost_bytes(group, known)
+        if known is not None:
+            self._grow(group, -group_cost_bytes(group, known))
         if stored is not None:
             self.groups[group] = stored
-            self.size_bytes += group_cost_bytes(group, stored)
+            self._grow(group, group_cost_bytes(group, stored))
 
     def _forget(self, group: str) -> None:
         self._put(group, None)
         for place, each in self._committed.pop(group, _NOTHING).items():
-            self._count(place, each, None)
+            self._count(group, place, each, None)
         for txn_id in list(self._pending_in.get(group, ())):
             self._end(Pending(txn_id, group), TxnAction.ABORT)
 
@@ -203,6 +240,8 @@ class OffsetsState:
             while chunk := list(islice(places, _OFFSETS_PER_RECORD)):
                 held = self.pending.get(pending, _NOTHING)
                 yield CommitRecord(pending.group, _those(held, chunk), pending.txn_id)
+        for group, user in list(self.owners.items()):
+            yield OwnerRecord(group, user)
 
 
 def _those(

@@ -76,7 +76,7 @@ async def answered_beat(
 def _group(shard: Shard, groups: ConsumerGroups, group_id: str, beat: Beat) -> ConsumerGroup:
     """As it is in this turn. Raises KafkaError."""
     if beat.epoch == JOINS:
-        shard.check_joins(group_id, groups.kind)
+        shard.check_joins(group_id, groups.kind, beat.user)
     return groups.for_beat(group_id, beat)
 
 

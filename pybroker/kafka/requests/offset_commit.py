@@ -28,6 +28,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         request["member_id"],
         request["group_instance_id"],
         request["generation_id_or_member_epoch"],
+        session.user,
     )
     known = {place: each for place, each in wanted.items() if place not in unknown}
     try:

@@ -27,7 +27,10 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
     unknown = await unknown_partitions(services, session, wanted)
     known = {place: each for place, each in wanted.items() if place not in unknown}
     committer = Committer(
-        request["member_id"], request["group_instance_id"], request["generation_id"]
+        request["member_id"],
+        request["group_instance_id"],
+        request["generation_id"],
+        session.user,
     )
     try:
         require_group(services, session, request["group_id"])
