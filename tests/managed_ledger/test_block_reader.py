@@ -149,6 +149,22 @@ def test_a_damaged_block_is_named_with_the_entry_to_go_on_at(run):
     run(scenario())
 
 
+def test_a_block_that_the_disk_has_written_to_another_place_is_damage(run):
+    async def scenario():
+        world = World(large(4))
+        await world.read(0, 0)  # the index is known
+        block_bytes = HEADER_BYTES + 8 + LARGE
+        data = world.disk.files[NAME]
+        data[2 * block_bytes : 3 * block_bytes] = data[block_bytes : 2 * block_bytes]
+        assert await world.read(1) == [world.entries[1]]
+        with pytest.raises(DamagedEntries, match="entries 2 to 2 of ledger 4 cannot be read"):
+            await world.read(2)
+        assert await world.read(3) == [world.entries[3]]
+        world.reader.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("lost", ["half", "all"])
 def test_of_a_file_that_lacks_its_end_what_is_there_is_read(run, lost):
     async def scenario():

@@ -49,6 +49,7 @@ CASES = {
     "covered-ones-not-checked": Case("ACKNOWLEDGED TWICE", 1, ("lives",)),
     "cumulative-ones-kept-from-successors": Case("CURSOR AHEAD", 1, ("succession",)),
     "decided-one-by-one": Case("HALF TOGETHER", 0, ("committing together",)),
+    "damaged-blocks-are-shown": Case("SHOWN", 4, ("damaged disks",)),
     "delayed-comes-early": Case("EARLY", 1, ("delays",)),
     "delayed-written-as-acknowledged": Case("STUCK", 2, ("delays",)),
     "delays-outlive-their-policy": Case("STUCK", 1, ("delays",)),

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from managed_ledger.storage.embedded.journal_format import decode_header
+from managed_ledger.storage.embedded.journal_format import SECTOR, decode_header
 from managed_ledger.storage.embedded.journal_replay import Replay
 
 Files = dict[str, bytes]
@@ -58,7 +58,7 @@ def counted(files: Files) -> Files:
 def damaged(files: Files, rng: random.Random) -> tuple[str, Files]:
     """A description of the damage, and all files after it."""
     ways: list[Callable[[Files, random.Random], tuple[str, Files] | None]]
-    ways = [_flipped, _truncated, _swapped, _missing]
+    ways = [_flipped, _truncated, _swapped, _missing, _lost, _misdirected]
     whole = counted(files)
     while True:
         if (done := rng.choice(ways)(whole, rng)) is not None:
@@ -102,3 +102,41 @@ def _missing(files: Files, rng: random.Random) -> tuple[str, Files] | None:
     if name in journals[1:]:
         return None
     return f"{name} missing", {each: data for each, data in files.items() if each != name}
+
+
+def _lost(files: Files, rng: random.Random) -> tuple[str, Files] | None:
+    """Some sectors of a file read as zeros."""
+    name = _written_in_part(files, rng)
+    if name is None:
+        return None
+    start, end = _sectors(files[name], rng)
+    return _changed(files, name, start, bytes(end - start), f"sectors {start} to {end} are lost in")
+
+
+def _misdirected(files: Files, rng: random.Random) -> tuple[str, Files] | None:
+    """What was to be in one place has been written to another one, too."""
+    name = _written_in_part(files, rng)
+    if name is None:
+        return None
+    start, end = _sectors(files[name], rng)
+    other = rng.choice(sorted(files))
+    at = rng.randrange(len(files[other]) // SECTOR + 1) * SECTOR
+    data = files[other][at : at + end - start]
+    return _changed(files, name, start, data, f"a part of {other} is at {start} in")
+
+
+def _written_in_part(files: Files, rng: random.Random) -> str | None:
+    """Any file but the last journal, whose end may be torn."""
+    last = max((name for name in files if name.startswith("journal/")), default="")
+    names = [name for name, data in sorted(files.items()) if data and name != last]
+    return rng.choice(names) if names else None
+
+
+def _sectors(data: bytes, rng: random.Random) -> tuple[int, int]:
+    start = rng.randrange((len(data) - 1) // SECTOR + 1) * SECTOR
+    return start, min(len(data), start + SECTOR * rng.choice((1, 1, 8, 128)))
+
+
+def _changed(files: Files, name: str, at: int, data: bytes, what: str) -> tuple[str, Files] | None:
+    changed = files[name][:at] + data + files[name][at + len(data) :]
+    return None if changed == files[name] else (f"{what} {name}", files | {name: changed})

@@ -14,11 +14,13 @@ from managed_ledger.storage.embedded.disk_errors import unreadable
 from managed_ledger.storage.embedded.ledger_files import (
     BLOCK_BYTES,
     BlockIndex,
+    corrupt,
     ledger_file_name,
     load_index,
     read_blocks,
 )
 from managed_ledger.storage.engine_state import LedgerState
+from managed_ledger.storage.entry_columns import EntryColumns
 
 READ_AHEAD_BYTES: Final = 8 * BLOCK_BYTES
 T = TypeVar("T")
@@ -65,7 +67,7 @@ class BlockReader:
         start, end = index.stretch(first, last, file_bytes, self._read_ahead())
         read = partial(read_blocks, self._disk, state.ledger_id, start, end)
         try:
-            blocks = await self._run(state, read)
+            blocks = _in_place(await self._run(state, read), state, index.block_of(first), start)
         except CorruptStorage as error:
             block_end = index.end_of_block(first, state.flushed.entries)
             raise damaged(state, index.block_of(first), block_end, error) from error
@@ -106,6 +108,21 @@ class BlockReader:
 
     def close(self) -> None:
         self._cache.close()
+
+
+def _in_place(
+    blocks: list[EntryColumns], state: LedgerState, first_entry_id: int, offset: int
+) -> list[EntryColumns]:
+    """The blocks up to the first that belongs elsewhere in the file: a disk may write one to a
+    wrong place, where its checksum is as good. Raises CorruptStorage if that is the first.
+    """
+    for number, block in enumerate(blocks):
+        if block.first_entry_id != first_entry_id:
+            if number == 0:
+                raise corrupt(ledger_file_name(state.ledger_id), offset)
+            return blocks[:number]
+        first_entry_id += len(block.entries)
+    return blocks
 
 
 def deleted(state: LedgerState) -> LedgerNotFound:

@@ -12,6 +12,7 @@ from features import (
     committing,
     compacting,
     copying,
+    damaging_disks,
     delays,
     ends_at_once,
     environment,
@@ -57,6 +58,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         committing,
         compacting,
         copying,
+        damaging_disks,
         delays,
         ends_at_once,
         environment,
@@ -100,6 +102,7 @@ ALL: Final[dict[str, type[Feature]]] = {
 _BESIDE: Final = {
     kafka_newer_groups.KafkaHeartbeats.name: 0.08,
     kafka_newer_groups.KafkaStaticMembers.name: 0.08,
+    damaging_disks.DamagedDisks.name: 0.05,
 }
 
 
