@@ -10,7 +10,7 @@ from kafka_produce import batch
 from rest import Rest
 from share_words import LEAVES, Got, ShareMember, from_the_beginning, set_config, share_beat
 from sharing_member import Record, Shared, SharingMember
-from txn_cluster import TxnBroker
+from txn_cluster import TxnBroker, hears_when_asked
 
 from pybroker.broker.brokers.other_brokers import Reply
 from pybroker.kafka.errors import ErrorCode
@@ -162,6 +162,22 @@ def test_a_group_is_deleted_though_a_partition_is_gone(cluster: KafkaCluster) ->
     two.membership.others.ask = unknown  # type: ignore[method-assign, assignment]
     (gone,) = cluster.ask(two, DELETE_GROUPS, 2, {"groups_names": [group]})["results"]
     assert gone["error_code"] == NONE
+
+
+def test_a_topic_of_which_the_coordinator_has_not_heard_is_not_passed_over(
+    cluster: KafkaCluster,
+) -> None:
+    one, two = cluster.two()
+    group = cluster.group_on(two)
+    share_beat(cluster.at(two), group, "A", 0, [cluster.topic_on(one)])
+    share_beat(cluster.at(two), group, "A", LEAVES)
+    hears_when_asked(two)
+    late = (f"late-{number}" for number in range(1000))
+    topic = next(each for each in late if one.ownership.owns(partition(each)))
+    cluster.create(one, topic)
+    assert moved(cluster, two, group, {topic: 0}) == {topic: NONE}
+    assert topic in described(cluster, two, group)
+    assert has_subscription(cluster, (topic, one), group)
 
 
 def has_subscription(cluster: KafkaCluster, at: tuple[str, TxnBroker], group: str) -> bool:

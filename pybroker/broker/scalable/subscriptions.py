@@ -5,7 +5,7 @@ Consumers make subscriptions by themselves; these operations are for administrat
 
 from collections.abc import AsyncIterator
 
-from pybroker.base.errors import SubscriptionNotFound
+from pybroker.base.errors import SubscriptionNotFound, TopicNotFound, TopicTerminated
 from pybroker.base.names import TopicName, check_subscription_name
 from pybroker.broker.brokers.ownership import check_owned
 from pybroker.broker.namespaces.tenants import Conflict, InUse
@@ -22,11 +22,18 @@ class WholeSubscriptions:
         self._scalable = scalable
 
     async def each_segment(self, name: TopicName) -> AsyncIterator[Topic]:
-        """Loaded one after the other. Raises TopicNotFound, NotServedHere."""
+        """Loaded one after the other, without what is pruned meanwhile. Raises TopicNotFound,
+        NotServedHere.
+        """
         check_owned(self._topics.ownership, name)
         record = await self._scalable.settled(name)
         for each in sorted(record.segments.values()):
-            topic = await self._topics.get(of_segment(name, each), create=True)
+            try:
+                topic = await self._topics.get(of_segment(name, each), create=True)
+            except (TopicNotFound, TopicTerminated):
+                if each.id in self._scalable.get(name).segments:
+                    raise
+                continue
             assert topic is not None
             yield topic
 

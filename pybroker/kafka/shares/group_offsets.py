@@ -56,6 +56,13 @@ class GroupOffsets:
     def partitions(self, topic: str) -> list[int]:
         return list(range(partition_count(self._services, self._services.names.topic(topic))))
 
+    async def _up_to_date(self, topic: str) -> list[int]:
+        """The partitions. What is missing may be new: it must not be passed over."""
+        if not (found := self.partitions(topic)):
+            await self._services.topics.ownership.refreshed()
+            found = self.partitions(topic)
+        return found
+
     async def progress(self, topic: str, partitions: Iterable[int]) -> Answers:
         return await self._everywhere(
             topic,
@@ -69,9 +76,8 @@ class GroupOffsets:
         positions on too many topics.
         """
         name = self._services.names.topic(topic)
-        if self.partitions(topic) and may_topic(
-            self._services, self._session, Operation.READ, name
-        ):
+        there = await self._up_to_date(topic)
+        if there and may_topic(self._services, self._session, Operation.READ, name):
             await self._change_topics(lambda topics: _checked(topics | {topic}))
         return await self._everywhere(
             topic,
@@ -100,7 +106,7 @@ class GroupOffsets:
     async def _delete(self, topic: str) -> Answers:
         return await self._everywhere(
             topic,
-            self.partitions(topic),
+            await self._up_to_date(topic),
             lambda each: self._here.delete(topic, each),
             lambda others, names: others.delete(self._group_id, topic, names),
         )
