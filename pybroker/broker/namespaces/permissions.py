@@ -32,6 +32,7 @@ _NO_GRANTS: Final = Grants()
 _KNOWN: Final = 1000
 _ATTEMPTS: Final = 5  # while other brokers change the same record
 MAX_BYTES: Final = 512 * 1024  # of a namespace's record: some thousand grants
+_NO_LIMIT: Final = 2**31  # of what is inherited: otherwise the topic could never be used
 assert SUBSCRIPTION_AUTH_MODE.namespace is not None
 _AUTH_MODE: Final = SUBSCRIPTION_AUTH_MODE.namespace
 Stored = tuple[Versioned | None, Versioned | None]
@@ -142,7 +143,7 @@ class Permissions:
         granted = self.grants(name.namespace_name).topics
         if not granted.get(str(former), {}).keys() <= granted.get(str(name), {}).keys():
             change = partial(_inherit, former=str(former), name=str(name))
-            await self._change(name.namespace_name, change)
+            await self._change(name.namespace_name, change, most_bytes=_NO_LIMIT)
 
     async def forget_topic(self, topic: TopicName) -> None:
         """Also removes grants on single partitions."""
@@ -172,22 +173,31 @@ class Permissions:
 
         await self._change(namespace, change)
 
-    async def _change(self, namespace: str, change: Change, makes_room: bool = False) -> None:
+    async def _change(
+        self,
+        namespace: str,
+        change: Change,
+        makes_room: bool = False,
+        most_bytes: int | None = None,
+    ) -> None:
         async with self._writing:
             for _ in range(_ATTEMPTS):
                 with suppress(BadVersion):  # another broker was faster
-                    return await self._try_to_change(namespace, change, makes_room)
+                    most = MAX_BYTES if most_bytes is None else most_bytes
+                    return await self._try_to_change(namespace, change, makes_room, most)
                 await self._metadata.refresh(PERMISSIONS + namespace)
         raise Conflict(f"The permissions of {namespace} are being changed", "try again")
 
-    async def _try_to_change(self, namespace: str, change: Change, makes_room: bool) -> None:
+    async def _try_to_change(
+        self, namespace: str, change: Change, makes_room: bool, most_bytes: int
+    ) -> None:
         """Raises BadVersion."""
         self._tenants.check_namespace(namespace)
         stored = self._metadata.get(PERMISSIONS + namespace)
         record = _json(stored)
         change(record)
         value, version = json.dumps(record).encode(), stored.version if stored else -1
-        _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
+        _check_size(namespace, value, max(most_bytes, len(stored.value) if stored else 0))
         version = await self._metadata.put(PERMISSIONS + namespace, value, version, makes_room)
         if not self._tenants.has_namespace(namespace):
             # A later namespace must not inherit the record, and may already have its own.

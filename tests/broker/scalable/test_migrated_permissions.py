@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import pytest
 from test_migration import ORDERS, SCALABLE, migrate, scenario
 from topics_world import World
 
 from pybroker.base.names import TopicName, any_topic
+from pybroker.broker.namespaces import permissions
 from pybroker.broker.namespaces.permissions import OnTopic
+from pybroker.broker.namespaces.tenants import Conflict
 
 
 def test_what_is_granted_later_is_granted_on_the_segments_of_both_names() -> None:
@@ -35,5 +38,20 @@ def test_what_is_granted_later_is_granted_on_the_segments_of_both_names() -> Non
         assert sorted(permissions.grants("public/default").topics) == sorted(
             map(str, (other, part))
         )
+
+    scenario(work)
+
+
+def test_a_full_record_of_permissions_does_not_keep_a_topic_from_being_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(world: World) -> None:
+        granted = world.topics.permissions
+        await granted.grant_on_topic(ORDERS, "ann", ["consume"])
+        monkeypatch.setattr(permissions, "MAX_BYTES", 10)
+        with pytest.raises(Conflict):
+            await granted.grant_on_topic(ORDERS, "bob", ["consume"])
+        await migrate(world)
+        assert str(SCALABLE) in granted.grants("public/default").topics
 
     scenario(work)
