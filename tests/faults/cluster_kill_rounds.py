@@ -6,7 +6,8 @@ one server: kill -9 of a broker, a bookie or ZooKeeper; SIGSTOP of a broker for 
 session; a cut of all connections to one server; or nothing, for comparison. It then measures the
 time until every worker has made progress again, and restarts the server. Brokers that end because
 their session is over are restarted at once, as a service manager would do. At the end the topics
-must contain what clients were promised.
+must contain what clients were promised. With --kafka, a transactional producer of Kafka's is the
+load, and bookies and brokers are killed with -9: see kafka_kill_rounds.py.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from typing import Final
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / folder) for folder in ("bookkeeper", "cluster", "support", "faults")]
 
+import kafka_kill_rounds  # noqa: E402
 from broker_processes import SESSION_MS, BrokerProcess  # noqa: E402
 from kill_books import faults_in  # noqa: E402
 from kill_rounds import WORKERS, start_workers  # noqa: E402
@@ -191,17 +193,27 @@ def figures(waits_s: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
+def pulsar_rounds(rounds: int, seed: int, folder: Path, say: Callable[[str], None]) -> list[str]:
+    with Cluster() as storage:
+        running = Rounds(storage, folder, random.Random(seed), say)
+        faults = running.run(rounds)
+        say(figures(running.waits_s))
+    return faults
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make cluster-kill-rounds", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--kafka", action="store_true", help="with a producer of Kafka's")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     say = partial(print, flush=True)
-    with Cluster() as storage, tempfile.TemporaryDirectory() as folder:
-        rounds = Rounds(storage, Path(folder), random.Random(options.seed), say)
-        faults = rounds.run(options.rounds)
-        say(figures(rounds.waits_s))
+    with tempfile.TemporaryDirectory() as folder:
+        if options.kafka:
+            faults = kafka_kill_rounds.run(options.rounds, options.seed, Path(folder), say)
+        else:
+            faults = pulsar_rounds(options.rounds, options.seed, Path(folder), say)
     for fault in faults:
         print(fault)
     return 1 if faults else 0
