@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker_processes import BrokerProcess
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from servers import Cluster
 
@@ -29,7 +29,6 @@ COMMITS: Final = 5  # that a round waits for
 WITHIN_S: Final = 120.0
 TIMEOUT_S: Final = 10.0
 GIVES_UP_S: Final = 20.0  # a client: librdkafka 2.16 may lose all connections, and makes no other
-_QUIET_S: Final = 5.0
 _LOOKS_EVERY_S: Final = 0.1
 
 
@@ -187,28 +186,23 @@ def _wait_for_more(writer: Writer, brokers: list[KafkaBroker]) -> None:
 
 def _read(bootstrap: str) -> Counter[tuple[int, int]]:
     """How often each transaction is in each partition, for who reads what is committed."""
-    settings = {"group.id": "judge", "auto.offset.reset": "earliest"}
+    settings = {"group.id": "judge", "auto.offset.reset": "earliest", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 0} | settings)
     consumer.subscribe([TOPIC])
     found: Counter[tuple[int, int]] = Counter()
-    ended: set[int] = set()
+    ended: set[int | None] = set()
     until_s = time.monotonic() + WITHIN_S
     while len(ended) < PARTITIONS:
         assert time.monotonic() < until_s, f"only partitions {ended} were read to the end"
-        record = consumer.poll(_QUIET_S)
-        ended |= _at_the_end(consumer)
-        if record is not None and record.error() is None:
+        record = consumer.poll(TIMEOUT_S)
+        if record is None:
+            continue
+        if (error := record.error()) is None:
             found[int(record.value()), record.partition()] += 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(record.partition())
     consumer.close()
     return found
-
-
-def _at_the_end(consumer: Consumer) -> set[int]:
-    return {
-        each.partition
-        for each in consumer.position(consumer.assignment())
-        if each.offset >= 0 and each.offset == consumer.get_watermark_offsets(each, WITHIN_S)[1]
-    }
 
 
 def faults_in(found: Counter[tuple[int, int]], writer: Any) -> list[str]:
