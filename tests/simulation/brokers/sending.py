@@ -10,7 +10,8 @@ from brokers.administering import Unanswered, ask, phantoms
 
 _SETTLED_S: Final = 15.0  # several sessions
 _MOVES: Final = 6
-_WITHIN_S: Final = 8.0  # less than the lifetime of a promise
+_WITHIN_S: Final = 8.0  # from the end of the release; less than the lifetime of a promise
+_RELEASED_S: Final = 40.0  # more than a release may take: loops that stall make it slow
 _BETWEEN_S: Final = 1.0  # all brokers know of the move by then; a promise would still hold
 
 
@@ -81,9 +82,11 @@ class SentBundles(Feature):
         """The bundle's owner afterwards."""
         self.count("bundles sent in peace")
         owner.release(bundle, destination.broker_id)
-        until_s = self.world.now + _WITHIN_S
-        while self.world.now < until_s:
+        until_s, at_last_s = self.world.now + _WITHIN_S, self.world.now + _RELEASED_S
+        while self.world.now < min(until_s, at_last_s):
             self.world.sleep(0.01 * self.rng.random())
+            if bundle in owner.topics.ownership._releasing:
+                until_s = self.world.now + _WITHIN_S
             for member in self.broker.members:
                 if member is not owner and member.topics.ownership.owns_bundle(bundle):
                     if member is not destination:
