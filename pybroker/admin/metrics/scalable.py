@@ -117,9 +117,9 @@ def add_scalable(exposition: Exposition, services: AdminServices) -> None:
     exposition.add(f"{_P}controller_count", len(scalable.owned()))
     exposition.add(f"{_P}segment_blocked_count", measures.blocked())
     exposition.add(f"{_P}leaderless_count", scalable.taking_over())
-    exposition.add(f"{_P}segment_unwritable_count", scalable.unwritable())
-    exposition.add(f"{_P}entry_bucket_draining_count", scalable.draining_buckets())
-    for state, count in scalable.segment_states().items():
+    exposition.add(f"{_P}segment_unwritable_count", scalable.counts.unwritable())
+    exposition.add(f"{_P}entry_bucket_draining_count", scalable.counts.draining_buckets())
+    for state, count in scalable.counts.states().items():
         exposition.add(f"{_P}segment_count", count, exposition.labels(segment_state=state))
     for state, count in measures.consumers().items():
         exposition.add(f"{_P}consumer_count", count, exposition.labels(consumer_state=state))

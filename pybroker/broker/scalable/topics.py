@@ -15,7 +15,6 @@ fail, and with them their transactions.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -45,8 +44,6 @@ from pybroker.broker.scalable.measures import FAILURE, SUCCESS, Operation, Scala
 from pybroker.broker.scalable.parts import GroupsOf, Parts
 from pybroker.broker.scalable.pruning import Pruner, delete_pruned
 from pybroker.broker.scalable.record import (
-    ACTIVE,
-    SEALED,
     SegmentRecord,
     TopicRecord,
     decode,
@@ -59,6 +56,7 @@ from pybroker.broker.scalable.record import (
     sealed_by,
     split,
 )
+from pybroker.broker.scalable.segment_counts import SegmentCounts
 from pybroker.broker.scalable.segments import has_begun, is_in_place, is_over, loaded, subscribed
 from pybroker.broker.scalable.serving import ServesTopics
 from pybroker.broker.subscriptions.subscription import Subscription
@@ -102,6 +100,7 @@ class ScalableTopics:
         self.auto_scaler = AutoScaler(self, topics, clock, auto_scale_interval_s)
         self.pruner = Pruner(self, topics, factory, clock)
         self.measures = ScalableMeasures()
+        self.counts = SegmentCounts(self, topics)
         self.members_of: GroupsOf = lambda topic: ()
         self.parts = Parts(topics, self, factory)
         self._tasks = Tasks("scalable topics")
@@ -160,34 +159,6 @@ class ScalableTopics:
     def taking_over(self) -> int:
         """The number of topics of this broker whose records could not be carried out yet."""
         return sum(map(self._topics.ownership.owns, self._taking_over))
-
-    def segment_states(self) -> Counter[str]:
-        """The segments of the owned topics, by state."""
-        found = Counter({ACTIVE: 0, SEALED: 0})
-        for record in filter(None, map(self.find, self.owned())):
-            found[ACTIVE] += len(record.active)
-            found[SEALED] += len(record.sealed)
-        return found
-
-    def unwritable(self) -> int:
-        """The number of active segments in memory that take no messages: somebody ended them."""
-        return sum(part.terminated for part in self._serving(lambda record: record.active))
-
-    def draining_buckets(self) -> int:
-        """The number of entry buckets that wait until their former consumers are done."""
-        found = (
-            each.dispatch.key_shared
-            for part in self._serving(lambda record: record.segments.values())
-            for each in part.subscriptions.values()
-        )
-        return sum(each.draining_buckets for each in found if each is not None)
-
-    def _serving(self, of: Callable[[TopicRecord], Iterable[SegmentRecord]]) -> Iterator[Topic]:
-        """The topics in memory of these segments of owned topics."""
-        for name in self.owned():
-            if (record := self.find(name)) is not None:
-                parts = (self._topics.serving(of_segment(name, each)) for each in of(record))
-                yield from filter(None, parts)
 
     # -- find
 

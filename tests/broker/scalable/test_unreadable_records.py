@@ -10,6 +10,7 @@ from topics_world import World
 from pybroker.base.names import any_topic
 from pybroker.broker.namespaces.tenants import scalable_key
 from pybroker.broker.scalable.namespaces import ScalableTopicWatches
+from pybroker.broker.scalable.record import ACTIVE
 
 BROKEN: Final = any_topic("topic://public/default/broken")
 OTHER: Final = any_topic("topic://public/default/other")
@@ -31,5 +32,22 @@ def test_who_watches_a_namespace_hears_of_the_others() -> None:
         await asyncio.sleep(1.0)
         assert told == [([str(OTHER)], [])]
         await watches.close()
+
+    scenario(work)
+
+
+def test_metrics_tell_the_others() -> None:
+    async def work(world: World) -> None:
+        scalable, counts = world.topics.scalable, world.topics.scalable.counts
+        for name in (SCALABLE, OTHER):
+            await scalable.create(name)
+            await scalable.settled(name)
+        assert counts.states()[ACTIVE] == 2
+        key = scalable_key(SCALABLE)
+        stored = world.backend.metadata.get(key)
+        assert stored is not None
+        await world.backend.metadata.put(key, b"nonsense", stored.version)
+        assert counts.states()[ACTIVE] == 1
+        assert (counts.unwritable(), counts.draining_buckets()) == (0, 0)
 
     scenario(work)
