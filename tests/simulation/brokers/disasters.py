@@ -61,6 +61,8 @@ class Castaways(Feature):
     def _cut(self) -> None:
         topology = self.broker.topology
         bookies_suffice = topology.bookies > topology.quorums.ack
+        if "damaged bookie" in self.simulation.enabled:
+            bookies_suffice = False  # the other copy may be on the bookie that is cut off
         if bookies_suffice and self.rng.random() < 0.5:
             port = self.rng.choice(sorted(self.broker.machines.disks))
             self._machine = f"bookie {port}"
