@@ -49,6 +49,8 @@ Ask = Callable[..., Awaitable[Any]]
 
 async def look_up(topics: Topics) -> Layout:
     if not topics.tenants.has_scalable_topic(NAME):
+        await topics.ownership.refreshed()  # as the broker does: its mirror may be late
+    if not topics.tenants.has_scalable_topic(NAME):
         return layout_of(ORDINARY, topics.tenants.partitions(ORDINARY), 0)
     return scalable_layout(NAME, await topics.scalable.settled(NAME), 0)
 
