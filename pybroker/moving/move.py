@@ -5,18 +5,21 @@
 3. New ledger numbers are made to follow those of the source. All other keys are copied, and read
    back.
 4. `move/state` says that everything is copied. Then the records are deleted, `move/state` last.
+   A repetition after that finds a target that is as it would be, and has nothing to do.
 
 The target must be empty; the source is only read.
 """
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import CorruptStorage, DamagedEntries
-from managed_ledger.ledger_metadata import LedgerInfo
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX as LISTS_PREFIX
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
 from managed_ledger.storage.importing import MOVE_PREFIX, STATE_KEY, ImportTarget
 from pybroker.formats.apache.families import SET_UP
 from pybroker.moving.ledger_copy import LedgerCopy
@@ -78,12 +81,21 @@ class Move:
                 raise MoveFailed("this copy is being given up: repeat that with --discard")
             return state
         keys = [key for key in self._metadata.keys("") if not _is_of_set_up(key)]
+        if keys and self._is_moved(keys):
+            return State(self._name, COPIED)
         if keys or self._target.ledger_ids():
             what = f"keys such as {keys[0]!r}" if keys else "ledgers"
             raise MoveFailed(f"the target is not empty: it has {what}; choose an empty one")
         state = State(self._name)
         await self._metadata.put(STATE_KEY, state.encode(), -1)
         return state
+
+    def _is_moved(self, keys: list[str]) -> bool:
+        """Whether an earlier attempt came to its end, and no broker has used the target since: it
+        would have changed keys. `keys`: those that a target may not have before.
+        """
+        wanted = self._plan.items
+        return wanted.keys() >= set(keys) and all(map(self._is_there, wanted))
 
     async def _forget_unlisted(self) -> None:
         """Delete ledgers that the source has deleted since an earlier attempt."""
@@ -141,9 +153,18 @@ class Move:
             return False
         return found.value == self._target.read_back(key, self._plan.items[key])
 
+    def _is_there(self, key: str) -> bool:
+        """As `_has`, but the times at which ledgers were closed are those of another attempt."""
+        if not key.startswith(LISTS_PREFIX):
+            return self._has(key)
+        wanted = self._target.read_back(key, self._plan.items[key])
+        found = self._metadata.get(key)
+        return found is not None and _without_times(key, found.value) == _without_times(key, wanted)
+
     async def _end(self) -> None:
         await _all(map(self._metadata.delete, self._metadata.keys(LEDGERS_PREFIX)))
-        await self._metadata.delete(STATE_KEY)
+        if self._metadata.get(STATE_KEY) is not None:
+            await self._metadata.delete(STATE_KEY)
 
 
 async def discard(target: ImportTarget) -> int:
@@ -167,6 +188,12 @@ async def discard(target: ImportTarget) -> int:
     await _all(map(metadata.delete, notes))
     await metadata.delete(STATE_KEY)
     return len(ids)
+
+
+def _without_times(key: str, value: bytes) -> LedgerList:
+    found = LedgerList.decode(value, key)
+    timeless = tuple(replace(each, closed_at_ms=None) for each in found.ledgers)
+    return replace(found, ledgers=timeless)
 
 
 def _is_note(key: str) -> bool:

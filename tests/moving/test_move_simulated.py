@@ -176,6 +176,20 @@ def test_a_schema_gets_a_ledger_of_its_own_in_a_cluster_that_has_used_few_number
     machines.check(before, "cluster")
 
 
+@pytest.mark.parametrize(("source", "target"), [("first", "cluster"), ("cluster", "second")])
+def test_a_move_that_was_killed_at_its_end_can_be_repeated(
+    machines: Machines, source: str, target: str
+) -> None:
+    before = machines.fill(source)
+    assert machines.moved(source, target).entries
+    machines.world.sleep(3600)
+    assert machines.moved(source, target) == Sum()
+    machines.check(before, target)
+    machines.on(target, lambda backend: backend.metadata.put("/boots", b"2"))
+    with pytest.raises(MoveFailed, match="not empty"):
+        machines.moved(source, target)
+
+
 def test_a_target_that_is_not_empty_is_refused(machines: Machines) -> None:
     machines.fill("first")
     before = machines.fill("second")
