@@ -45,7 +45,7 @@ CASES = {
     "serving-after-the-session-is-lost": ((), 0, ""),
     "system-topics-are-deduplicated": (("handing over",), 1, "TRIMMED"),
     "timeouts-by-each-wall-clock": (("clocks apart",), 4, "NEEDLESS ABORT"),
-    "torn-appends-taken-for-whole": (("exodus", "copying"), 28, "LOSS"),
+    "torn-appends-taken-for-whole": (("exodus", "copying"), 64, "LOSS"),
     "two-layouts-of-one-epoch": (_SPLITTING, 0, "TWO LAYOUTS"),
     "unloaded-wherever-it-is": (("unloading",), 2, "UNMOVED"),
 }

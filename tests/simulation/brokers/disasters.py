@@ -59,14 +59,17 @@ class Castaways(Feature):
         self.world.after(self.some_time(), self._cut)
 
     def _cut(self) -> None:
-        topology = self.broker.topology
-        bookies_suffice = topology.bookies > topology.quorums.ack
+        topology, quorums = self.broker.topology, self.broker.topology.quorums
+        # The ends of ledgers must get all their copies, on another bookie or without it.
+        bookies_suffice = topology.bookies > quorums.ensemble or quorums.write > quorums.ack
         if "damaged bookie" in self.simulation.enabled:
             bookies_suffice = False  # the other copy may be on the bookie that is cut off
         if bookies_suffice and self.rng.random() < 0.5:
             port = self.rng.choice(sorted(self.broker.machines.disks))
             self._machine = f"bookie {port}"
-            self._peers = self.rng.choice((("zookeeper", "broker-"), ("zookeeper",), ("broker-",)))
+            # ZooKeeper lists a bookie that brokers alone cannot reach.
+            alone, both = ("broker-",), ("zookeeper", "broker-")
+            self._peers = self.rng.choice((alone, alone, both, ("zookeeper",)))
         else:
             member = self.broker.some_member()
             member.is_cast_away = True
