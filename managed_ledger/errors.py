@@ -25,6 +25,9 @@ class DamagedEntries(CorruptStorage):
             f"{last + 1} (resetcursor)"
         )
 
+    def has(self, position: tuple[int, int]) -> bool:
+        return (self.ledger_id, self.first) <= position <= (self.ledger_id, self.last)
+
 
 class DirectoryInUse(ManagedLedgerError):
     """Another process uses the data directory."""

@@ -51,13 +51,17 @@ def asked(broker: Any, path: str, method: str = "GET", body: Any = None) -> Any:
 
 
 def entry_ids(client: RawClient) -> list[int]:
-    """The entry ids of the messages received until the consumer is closed."""
+    """The entry ids of the messages received, and acknowledged, until the consumer is closed."""
     found = []
     while True:
         command = client.receive(pb.BaseCommand.MESSAGE, pb.BaseCommand.CLOSE_CONSUMER)
         if isinstance(command, pb.CommandCloseConsumer):
             return found
         found.append(command.message_id.entryId)
+        ack = pb.CommandAck(
+            consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[command.message_id]
+        )
+        client.send(pb.BaseCommand.ACK, "ack", ack)
 
 
 @pytest.mark.parametrize(

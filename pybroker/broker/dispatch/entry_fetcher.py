@@ -28,6 +28,7 @@ class EntryFetcher:
     """Reads entries from memory or asynchronously: one read at a time, whose run is kept here."""
 
     __slots__ = (
+        "_damaged",
         "_held",
         "_ledger",
         "_on_damage",
@@ -50,6 +51,7 @@ class EntryFetcher:
         self._tasks = tasks
         self._resume = resume
         self._held: EntryRun | None = None
+        self._damaged: DamagedEntries | None = None  # what the last read came to
         self._reading = False
         self._turns = 0  # counts drops: reads from before the latest are discarded
         self.as_stored = False  # not as Pulsar's clients get them
@@ -72,6 +74,9 @@ class EntryFetcher:
             else:
                 run = cached_for_clients(self._ledger, *wanted)
         if run is None and not self._reading and self._ledger.has_entries(position, up_to):
+            if self._damaged is not None and self._damaged.has(position):  # reading is useless
+                asyncio.get_running_loop().call_soon(self._tell_of_damage, self._damaged)
+                return None
             self._reading = True
             self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
         return run
@@ -81,7 +86,7 @@ class EntryFetcher:
         self._resume = self._on_damage = do_nothing
 
     def drop(self) -> None:
-        self._held = None
+        self._held = self._damaged = None
         self._turns += 1
 
     def passed(self, position: Position) -> None:
@@ -105,6 +110,10 @@ class EntryFetcher:
         entries, counts = held.entries[start:stop], held.message_counts[start:stop]
         return EntryRun(held.ledger_id, position.entry_id, entries, counts)
 
+    def _tell_of_damage(self, damaged: DamagedEntries) -> None:
+        if damaged is self._damaged:
+            self._on_damage(damaged)
+
     async def _read(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> None:
@@ -119,9 +128,10 @@ class EntryFetcher:
                 self._held = found
         except LedgerClosed:
             return
-        except DamagedEntries as error:  # retrying is useless
+        except DamagedEntries as error:
             log.error("%s: %s", self._ledger.name, error)
             if turn == self._turns:
+                self._damaged = error
                 self._on_damage(error)
                 return
         except Exception as error:

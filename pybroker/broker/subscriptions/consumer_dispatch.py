@@ -9,6 +9,7 @@ follows.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries
@@ -26,10 +27,13 @@ from pybroker.broker.subscriptions.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscriptions.isolation import Isolation
 from pybroker.broker.subscriptions.subscribed_topic import SubscribedTopic
 
+_LOOK_AT_DAMAGE_S: Final = 1.0
+
 
 class ConsumerDispatch:
     __slots__ = (
         "_cursor",
+        "_looks_at_damage",
         "_notified",
         "_topic",
         "consumers",
@@ -63,6 +67,7 @@ class ConsumerDispatch:
         self.damage: DamagedEntries | None = None  # damage that its consumers could not get past
         self.has_last_message = topic.ended
         self._notified = False
+        self._looks_at_damage: asyncio.TimerHandle | None = None
 
     # -- consumers
 
@@ -98,9 +103,30 @@ class ConsumerDispatch:
             consumer.sink.close_consumer(consumer, reason)
 
     def _found_damage(self, damage: DamagedEntries) -> None:
-        """Disconnect consumers, which cannot get past the damage until the cursor is moved."""
+        """Disconnect the consumers, which cannot get past the damage until the cursor is moved;
+        not before they have acknowledged what precedes it, because clients drop at a disconnection
+        what they have prefetched.
+        """
+        before = Position(damage.ledger_id, damage.first - 1)
+        if self._cursor.backlog(before) > self.reader.hidden_backlog(before):
+            if self._looks_at_damage is None:
+                later = asyncio.get_running_loop().call_later
+                self._looks_at_damage = later(_LOOK_AT_DAMAGE_S, self._look_at_damage, damage)
+            return
         self.damage = damage
         self.disconnect_consumers(str(damage))
+
+    def _look_at_damage(self, damage: DamagedEntries) -> None:
+        self._looks_at_damage = None
+        if self.consumers:  # otherwise the next one comes to it again
+            self._found_damage(damage)
+
+    def cursor_moved(self) -> None:
+        """By an administrator or a seek: consumers may be past the damage, or come to it again."""
+        self.damage = None
+        if self._looks_at_damage is not None:
+            self._looks_at_damage.cancel()
+            self._looks_at_damage = None
 
     def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
         topic, counts = self._topic, self.redelivery_counts
@@ -125,7 +151,8 @@ class ConsumerDispatch:
     def break_cycles(self) -> None:
         """The subscription was closed, and its consumers disconnected."""
         self.reader.break_cycles()
-        self.pace = self.damage = None
+        self.cursor_moved()
+        self.pace = None
 
     # -- dispatch
 

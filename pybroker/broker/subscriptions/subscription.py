@@ -313,7 +313,7 @@ class Subscription:
         """
         pending = await self._transactional.settled()
         self.check_open()  # it may have been closed meanwhile
-        self.dispatch.damage = None
+        self.dispatch.cursor_moved()
         self.dispatch.disconnect_consumers("the subscription was moved by a seek")
         position = next_after_seek(self._topic.ledger, position, self.reader.limit)
         self.cursor.reset(position, still_unacked, batch_size)
@@ -339,7 +339,7 @@ class Subscription:
     async def skip_to(self, position: Position) -> None:
         """Acknowledge all visible entries up to `position`. Raises ServiceNotReady."""
         self.check_open()
-        self.dispatch.damage = None
+        self.dispatch.cursor_moved()
         self.reader.read_anew()
         self.cursor.mark_delete(min(position, self.reader.limit))
         if (dispatcher := self.dispatch.dispatcher) is not None:
