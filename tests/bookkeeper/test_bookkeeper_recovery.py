@@ -48,10 +48,30 @@ class ThreeBookies(LedgerLife):
             writer.append(payload, confirmed.set_result)
             assert await confirmed is None
 
+    async def write_while_a_bookie_is_away(self, node: Node) -> str:
+        """Returns its successor, in the ledger's last ensemble."""
+        client = await self._connected(node)
+        await until(lambda: len(client.bookies.registered) == BOOKIES)
+        writer = await client.create()
+        self.told.ledger_id = writer.ledger_id
+        before = writer.metadata.segments[-1].bookies
+        for payload in ENTRIES:
+            confirmed = asyncio.get_running_loop().create_future()
+            writer.append(payload, confirmed.set_result)
+            assert await confirmed is None
+            self.bookies[_port(before[0])].crash()
+        (successor,) = set(writer.metadata.segments[-1].bookies) - set(before)
+        self._start_bookie(_port(before[0]))
+        return successor
+
     async def recovered(self, node: Node) -> list[bytes]:
         client = await self._connected(node)
         metadata = await client.recover(self.told.ledger_id)
         return await self.read_all(client, metadata)
+
+
+def _port(bookie: str) -> int:
+    return int(bookie.rpartition(":")[2])
 
 
 @pytest.fixture
@@ -91,3 +111,17 @@ def test_a_broker_with_another_password_recovers_a_ledger_with_that_of_the_ledge
         return await three.read_all(client, metadata)
 
     assert three.world.call(heir, written_and_recovered()) == ENTRIES
+
+
+def test_a_bookie_that_was_replaced_earlier_replaces_one_that_is_down_if_there_is_no_other() -> (
+    None
+):
+    life = ThreeBookies(Quorums(2, 2, 2))
+    node = life.node("writer")
+    successor = life.world.call(node, life.write_while_a_bookie_is_away(node))
+    node.crash()
+    life.bookies[_port(successor)].crash()
+    life.world.sleep(5.0)  # until ZooKeeper has noticed
+    heir = life.node("heir")
+    assert life.world.call(heir, life.recovered(heir)) == ENTRIES
+    life.world.close()

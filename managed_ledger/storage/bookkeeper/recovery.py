@@ -297,6 +297,9 @@ class _Recovery:
         ensemble = self._metadata.segment_of(first).bookies
         once = {bookie for segment in self._metadata.segments for bookie in segment.bookies}
         chosen = self._bookies.choose_up_to(len(failed), once | lost)
+        # What is written here is written as a whole: a bookie with holes before it will do.
+        without = {*ensemble, *lost, *chosen}
+        chosen += self._bookies.choose_up_to(len(failed) - len(chosen), without)
         taken = dict(zip(failed, chosen, strict=False))
         members = tuple(taken.get(each, each) for each in ensemble)
         if taken:

@@ -1,5 +1,6 @@
 """Wrong cluster brokers, each made by one change. The cluster's simulation must catch them."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -11,6 +12,8 @@ from bugs import grouping, splitting
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
+from brokers import member
+from brokers.topology import LIMITS
 from managed_ledger.storage.bookkeeper import entry_body, reader, recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.bookies import Bookies
@@ -278,9 +281,12 @@ def one_copy_is_enough() -> Iterator[None]:
         yield
 
 
-def failed_bookies_are_chosen_again() -> AbstractContextManager[Any]:
-    """A bookie that does not answer stays as good as any other while ZooKeeper lists it."""
-    return patch.object(Bookies, "suspect", lambda self, bookie, why="": None)
+def silent_bookies_are_waited_for() -> AbstractContextManager[Any]:
+    """What a bookie does not answer never fails."""
+    patient = replace(
+        LIMITS, connect_timeout_s=math.inf, add_timeout_s=math.inf, read_timeout_s=math.inf
+    )
+    return patch.object(member, "LIMITS", patient)
 
 
 def timeouts_by_each_wall_clock() -> AbstractContextManager[Any]:
@@ -312,7 +318,6 @@ BUGS: Final[dict[str, Bug]] = {
     "divisions-are-believed": divisions_are_believed,
     "each-counts-its-coordinators": each_counts_its_coordinators,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
-    "failed-bookies-are-chosen-again": failed_bookies_are_chosen_again,
     "few-copies-for-ever": few_copies_for_ever,
     "forgotten-logs-stay": forgotten_logs_stay,
     "former-brokers-keep-their-parts": former_brokers_keep_their_parts,
@@ -331,6 +336,7 @@ BUGS: Final[dict[str, Bug]] = {
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
+    "silent-bookies-are-waited-for": silent_bookies_are_waited_for,
     "system-topics-are-deduplicated": system_topics_are_deduplicated,
     "timeouts-by-each-wall-clock": timeouts_by_each_wall_clock,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
