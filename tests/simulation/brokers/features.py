@@ -126,12 +126,14 @@ _BESIDE: Final = {
     DamagedBookie.name: 0.08,
 }
 # Hand-over refuses while there are prepared transactions, and their owners could not reach a broker
-# to decide; it refuses while there are scalable topics, too.
+# to decide; it refuses while there are scalable topics, too. It aborts what is open, whose owners
+# were promised a minute.
 _NOT_WITH: Final = {
     "preparing": HandingOver.name,
     Migrating.name: HandingOver.name,
     SplittingOverBrokers.name: HandingOver.name,
     Contending.name: HandingOver.name,
+    ClocksApart.name: HandingOver.name,
 }
 
 
