@@ -167,10 +167,10 @@ async def _subscribe(
     topics: _Topics, factory: ManagedLedgerFactory, name: TopicName, partitions: int
 ) -> None:
     """The first partition's durable subscriptions are on all partitions when this returns."""
-    first = name.partition_at(0)
-    if not factory.exists(first.ledger_name):
+    first_part = name.partition_at(0)
+    if not factory.exists(first_part.ledger_name):
         return  # there are no subscriptions yet
-    topic = await topics.get(first)
+    topic = await topics.get(first_part)
     assert topic is not None
     kept = [each for each in topic.subscriptions.values() if each.durable]
     pace = Pace(_LOOKS_A_TURN)

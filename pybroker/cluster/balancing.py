@@ -80,9 +80,11 @@ class Balancing:
             topics > config.load_balancer_namespace_bundle_max_topics
             or sessions > config.load_balancer_namespace_bundle_max_sessions
         )
-        # All segments of a scalable topic have one hash: they stay together.
-        is_divisible = bundle.namespace != SYSTEM_NAMESPACE and len(set(size.hashes)) > 1
-        if not is_large or not is_divisible:
+        if not is_large or bundle.namespace == SYSTEM_NAMESPACE:
+            return
+        if (
+            len(set(size.hashes)) < 2
+        ):  # all segments of a scalable topic have one: they stay together
             return
         if bundles >= config.load_balancer_namespace_maximum_bundles:
             log.warning(
