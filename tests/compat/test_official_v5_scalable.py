@@ -197,7 +197,13 @@ def test_stream_consumers_share_one_segment_by_its_entry_buckets(
     topic.ask("POST", "/rebucket/0", bucketCount=8)
     values = publish(v5, topic.name, "c ")
     consumers[1].close()
-    assert sorted(v5.values(alone, MESSAGES)) == values
+    # The SDK reads a segment alone only once what it received of its own part is acknowledged.
+    found = []
+    for _ in values:
+        message = v5.receive(alone)
+        found.append(message.value())
+        alone.acknowledgeCumulative(message.id())
+    assert sorted(found) == values
     metrics = httpx.get(f"{broker.admin_url}/metrics").text
     assert "entry_bucket_violation_total{" not in metrics, "all entries are within one bucket"
     alone.close()
