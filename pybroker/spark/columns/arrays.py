@@ -142,7 +142,7 @@ class Writer:
         while rest.any():
             sizes += rest != 0
             rest = rest >> 7
-        width = int(sizes.max(initial=1))
+        width = int(np.max(sizes, initial=1))
         block = np.empty((self._count, width + 1), np.uint8)
         block[:, 0] = tag
         for byte in range(width):

@@ -69,7 +69,7 @@ def varints(values: Any) -> Part:
 
 def _varint_matrix(values: Numbers) -> tuple[Matrix, Numbers]:
     sizes = _sizes(values)
-    width = int(sizes.max(initial=1))
+    width = int(np.max(sizes, initial=1))
     shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
     septets = (values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)
     more = np.arange(width) < sizes[:, None] - 1
@@ -82,7 +82,7 @@ def _sizes(values: Numbers) -> Numbers:
 
 
 def big_endian_u32(values: Numbers) -> Part:
-    if len(values) and (first := values[0]) == values.max() == values.min():
+    if len(values) and (first := values[0]) == np.max(values) == np.min(values):
         return int(first).to_bytes(4, "big")
     return of_matrix(values.astype(">u4").view(np.uint8).reshape(-1, 4))
 

@@ -295,7 +295,7 @@ def _key(keys: pa.Array, are_base64: Mask | None, row: int) -> Key:
 
 def _groups(columns: Sequence[Numbers]) -> Iterator[tuple[Numbers | None, list[int]]]:
     """Groups rows with equal numbers, ordered by the first column first; None: all."""
-    if all(column[0] == column.min() == column.max() for column in columns):
+    if all(column[0] == np.min(column) == np.max(column) for column in columns):
         yield None, [int(column[0]) for column in columns]
         return
     order = np.lexsort(columns[::-1])

@@ -22,7 +22,7 @@ def partitions_for_keys(keys: pa.LargeBinaryArray, count: int) -> Numbers:
     offsets, sizes = byte_columns.offsets(keys), byte_columns.lengths(keys, len(keys))
     data = np.frombuffer(byte_columns.data(keys), np.uint8)
     used = data[offsets[0] : offsets[-1]]
-    if sizes.max(initial=0) > _MAX_LENGTH or used.max(initial=0) > 0x7F:
+    if np.max(sizes, initial=0) > _MAX_LENGTH or np.max(used, initial=0) > 0x7F:
         return _one_by_one(keys, count)
     return (_java_hashes(data, offsets[:-1], sizes) & _POSITIVE).astype(np.int64) % count
 
@@ -31,7 +31,7 @@ def _java_hashes(
     data: npt.NDArray[np.uint8], starts: Numbers, sizes: Numbers
 ) -> npt.NDArray[np.uint32]:
     hashes = np.zeros(len(starts), np.uint32)
-    for place in range(int(sizes.max(initial=0))):
+    for place in range(int(np.max(sizes, initial=0))):
         long_enough = sizes > place
         characters = data[np.where(long_enough, starts + place, 0)]
         hashes = np.where(long_enough, hashes * np.uint32(31) + characters, hashes)
