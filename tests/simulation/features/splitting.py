@@ -9,6 +9,7 @@ misses none. One epoch is one layout.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -294,9 +295,15 @@ class Splitting(Feature):
     async def _begin_topic(self) -> None:
         partitions = self.rng.choice((None, None, 0, 2))  # None: it is scalable from the beginning
         self.some_is_away = self.rng.random() < 0.5
-        await self.ask(lambda topics: self._create(topics, partitions))
+        while True:
+            try:
+                await self.ask(lambda topics: self._create(topics, partitions))
+                segments = (await self.layouts.now()).segments
+                break
+            except Unanswered:  # a process of another feature has crashed the broker
+                await asyncio.sleep(1)
         client = self.simulation.auditor()
-        for each in (await self.layouts.now()).segments:
+        for each in segments:
             for subscription in (AWAY, STREAM) if self.some_is_away else (STREAM,):
                 consumer = await client.subscribe(
                     each.topic, subscription, initial_position=InitialPosition.Earliest
@@ -305,15 +312,18 @@ class Splitting(Feature):
         await client.close()
 
     async def _create(self, topics: Topics, partitions: int | None) -> None:
-        await topics.tenants.create_namespace(NAMESPACE, {})
+        """Idempotent."""
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        with suppress(Conflict):
+            await topics.tenants.create_namespace(NAMESPACE, {})
         await topics.policies.set_for_namespace(NAMESPACE, RETENTION, nothing)
-        if partitions is None:
-            await topics.scalable.create(NAME)
-        elif partitions:
-            await topics.create_partitioned(ORDINARY, partitions)
-        else:
-            await topics.get(ORDINARY, create=True)
+        with suppress(Conflict):
+            if partitions is None:
+                await topics.scalable.create(NAME)
+            elif partitions:
+                await topics.create_partitioned(ORDINARY, partitions)
+            else:
+                await topics.get(ORDINARY, create=True)
 
     def rest(self) -> None:
         self.reader.quiet = 0  # until now it may have waited for a transaction
