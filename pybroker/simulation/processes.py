@@ -135,15 +135,16 @@ class UserProcess:
             if not inspect.isawaitable(made):
                 raise TypeError(f"{named(self.spec.function)} is not async: write `async def`")
             await made
-        except AssertionError as error:
-            text = f"{self.spec.name}: {said(error)}"
-            node.tell(f"fails an assertion: {text}", always=True)
-            self.assertions.append(text)
-            self.finished = True
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit and CancelledError end a process too
-            if not node.dead:
+            failed = next((e for e in _members(error) if isinstance(e, AssertionError)), None)
+            if failed is not None:
+                text = f"{self.spec.name}: {said(failed)}"
+                node.tell(f"fails an assertion: {text}", always=True)
+                self.assertions.append(text)
+                self.finished = True
+            elif not node.dead:
                 self._ended_by(error, node)
         else:
             node.tell("returns", always=True)
@@ -152,7 +153,7 @@ class UserProcess:
     def _ended_by(self, error: BaseException, node: ProcessNode) -> None:
         text = said(error)
         node.tell(f"ends: {text}", always=True)
-        expected = isinstance(error, PulsarError | OSError | TimeoutError) or is_of_kafka(error)
+        expected = all(_is_expected(each) for each in _members(error))
         if _is_for_good(error):
             expected = not self._healed  # the service may come later
         self._failures = [] if expected else [*self._failures, text]
@@ -225,6 +226,7 @@ def said(error: BaseException) -> str:
     """The error in one line; for a bare assert, its source. A sentence of the simulation is shown
     even if a library has raised an error of its own about it.
     """
+    error = next(iter(_members(error)))
     text = str(error).partition("\n")[0]
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -238,6 +240,19 @@ def said(error: BaseException) -> str:
     known = (each for each in _causes(error) if isinstance(each, NotSimulated | NobodyListens))
     told = next((str(each.args[-1]) for each in known), "")
     return f"{shown}: {told}" if told not in shown else shown
+
+
+def _members(error: BaseException) -> Iterator[BaseException]:
+    """The errors of a group, as asyncio.TaskGroup raises it; otherwise the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _members(each)
+    else:
+        yield error
+
+
+def _is_expected(error: BaseException) -> bool:
+    return isinstance(error, PulsarError | OSError | TimeoutError) or is_of_kafka(error)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -227,6 +227,47 @@ def test_an_assertion_of_a_process_is_a_violation():
     assert texts(run_seed(doing(work), 0)) == ["ASSERTION: worker: AssertionError: as expected"]
 
 
+def test_an_assertion_in_a_task_group_is_a_violation():
+    async def fails():
+        assert 1 > 2, "as expected"
+
+    async def work():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fails())
+
+    assert texts(run_seed(doing(work), 0)) == ["ASSERTION: worker: AssertionError: as expected"]
+
+
+def test_a_task_group_that_fails_while_the_broker_is_down_is_no_broken_promise():
+    attempts = []
+
+    async def work():
+        async def fails():
+            attempts.append(time.time())
+            if len(attempts) <= 7:
+                raise ConnectionRefusedError("the broker is down")
+
+        async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as inner:
+            tasks.create_task(fails())
+            inner.create_task(asyncio.sleep(0))
+
+    assert texts(run_seed(doing(work), 0)) == []
+    assert len(attempts) == 8
+
+
+def test_the_error_in_a_task_group_is_told():
+    async def fails():
+        raise TypeError("no such thing")
+
+    async def work():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fails())
+
+    assert texts(run_seed(doing(work), 0)) == [
+        "PROCESS FAILS: worker ended 5 times in a row with TypeError: no such thing"
+    ]
+
+
 def test_a_process_that_cannot_run_is_told_soon():
     async def work():
         raise TypeError("no such thing")
