@@ -58,6 +58,8 @@ class CompactedReader:
         self._on_damage = on_damage
         self._held: list[Kept] = []  # in order, of one or several ledgers
         self._at: tuple[CompactedLog, Position] | None = None  # where the next entries are
+        self._damaged: tuple[Position | None, DamagedEntries] | None = None  # of which horizon
+        self._delivered: tuple[Position, int, int] | None = None  # the last entry, bits, messages
         self._reading = False
         self._turns = 0  # counts rewinds: reads from before the latest are discarded
 
@@ -65,7 +67,7 @@ class CompactedReader:
         """Back to the first unacknowledged entry, whether or not it still exists."""
         self._reader.rewind()
         self._reader.position = self._cursor.reached.after
-        self._held, self._at = [], None
+        self._held, self._at, self._delivered = [], None, None
         self.retire()
 
     def retire(self) -> None:
@@ -73,6 +75,18 @@ class CompactedReader:
         anything.
         """
         self._turns += 1
+        self._damaged = None
+
+    @property
+    def has_unacked(self) -> bool:
+        """Whether the last message that it delivered is still to be acknowledged. What compaction
+        left out is never acknowledged singly.
+        """
+        if self._delivered is None or self._delivered[0] < self._ledger.first_position:
+            return False
+        position, bits, messages = self._delivered
+        deleted = self._cursor.is_deleted(position)
+        return not deleted and bits & self._reader.unacked_bits(position, messages) != 0
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """Like EntryReader.peek. An empty delivery means that entries were passed over; there may
@@ -100,6 +114,10 @@ class CompactedReader:
 
     def pass_over(self, delivery: Delivery) -> None:
         """Like EntryReader.pass_over."""
+        entry_id, messages = delivery.entry_ids[-1], delivery.message_counts[-1]
+        parts = delivery.unacked_indexes or {}
+        part = parts.get(entry_id, ((1 << messages) - 1, messages))
+        self._delivered = Position(delivery.ledger_id, entry_id), *part
         self._reader.pass_over(delivery)
         self._pass_up_to(self._reader.position)
 
@@ -160,19 +178,27 @@ class CompactedReader:
     # -- reading
 
     def _start_reading(self) -> None:
-        if not self._reading:
+        if self._damaged is not None and self._damaged[0] == self._compaction.horizon:
+            asyncio.get_running_loop().call_soon(self._tell_of_damage, self._damaged)
+        elif not self._reading:
             self._reading = True
             self._tasks.start(self._read(self._turns), "read compacted")
 
+    def _tell_of_damage(self, damaged: tuple[Position | None, DamagedEntries]) -> None:
+        if damaged is self._damaged:
+            self._on_damage(damaged[1], None)
+
     async def _read(self, turn: int) -> None:
+        horizon = self._compaction.horizon
         try:
             await self._read_on(turn)
         except _GONE:
             self._at = None
-        except DamagedEntries as error:  # retrying is useless
+        except DamagedEntries as error:
             log.error("%s: %s", self._ledger.name, error)
             if turn == self._turns:
-                self._on_damage(error)
+                self._damaged = horizon, error
+                self._tell_of_damage(self._damaged)
                 return
         except Exception as error:
             log.error("Reading the compacted log of %s failed: %s", self._ledger.name, error)

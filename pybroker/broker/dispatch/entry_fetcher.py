@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 READ_RETRY_S: Final = 1.0
 
-# Called with entries that are wanted and cannot be read.
-OnDamage = Callable[[DamagedEntries], None]
+# Called with entries that are wanted and cannot be read, and the first of them that is wanted; None
+# if they are not in the topic's own log. Called again for each attempt to get them.
+OnDamage = Callable[[DamagedEntries, Position | None], None]
 
 
 class EntryFetcher:
@@ -75,7 +76,8 @@ class EntryFetcher:
                 run = cached_for_clients(self._ledger, *wanted)
         if run is None and not self._reading and self._ledger.has_entries(position, up_to):
             if self._damaged is not None and self._damaged.has(position):  # reading is useless
-                asyncio.get_running_loop().call_soon(self._tell_of_damage, self._damaged)
+                tell = asyncio.get_running_loop().call_soon
+                tell(self._tell_of_damage, self._damaged, position)
                 return None
             self._reading = True
             self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
@@ -110,9 +112,9 @@ class EntryFetcher:
         entries, counts = held.entries[start:stop], held.message_counts[start:stop]
         return EntryRun(held.ledger_id, position.entry_id, entries, counts)
 
-    def _tell_of_damage(self, damaged: DamagedEntries) -> None:
+    def _tell_of_damage(self, damaged: DamagedEntries, position: Position) -> None:
         if damaged is self._damaged:
-            self._on_damage(damaged)
+            self._on_damage(damaged, position)
 
     async def _read(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
@@ -132,7 +134,7 @@ class EntryFetcher:
             log.error("%s: %s", self._ledger.name, error)
             if turn == self._turns:
                 self._damaged = error
-                self._on_damage(error)
+                self._on_damage(error, position)
                 return
         except Exception as error:
             # Retried as long as a consumer waits for these entries, but not in a busy loop.

@@ -42,6 +42,11 @@ class SingleActiveDispatcher:
     def active(self) -> Consumer | None:
         return self._election.active
 
+    @property
+    def compacted(self) -> CompactedReader | None:
+        """The reader of the active consumer, if that reads compacted."""
+        return self._reader if isinstance(self._reader, CompactedReader) else None
+
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:

@@ -102,24 +102,32 @@ class ConsumerDispatch:
             self.remove(consumer)
             consumer.sink.close_consumer(consumer, reason)
 
-    def _found_damage(self, damage: DamagedEntries) -> None:
+    def _found_damage(self, damage: DamagedEntries, at: Position | None) -> None:
         """Disconnect the consumers, which cannot get past the damage until the cursor is moved;
         not before they have acknowledged what precedes it, because clients drop at a disconnection
         what they have prefetched.
         """
-        before = Position(damage.ledger_id, damage.first - 1)
-        if self._cursor.backlog(before) > self.reader.hidden_backlog(before):
+        if at is not None and self._cursor.is_deleted(at):  # while it was being read
+            self.notify()
+        elif self._is_unacked_before(at):
             if self._looks_at_damage is None:
                 later = asyncio.get_running_loop().call_later
-                self._looks_at_damage = later(_LOOK_AT_DAMAGE_S, self._look_at_damage, damage)
-            return
-        self.damage = damage
-        self.disconnect_consumers(str(damage))
+                self._looks_at_damage = later(_LOOK_AT_DAMAGE_S, self._look_at_damage)
+        else:
+            self.damage = damage
+            self.disconnect_consumers(str(damage))
 
-    def _look_at_damage(self, damage: DamagedEntries) -> None:
+    def _is_unacked_before(self, at: Position | None) -> bool:
+        if isinstance(to := self.dispatcher, SingleActiveDispatcher) and to.compacted is not None:
+            return to.compacted.has_unacked
+        if at is None:
+            return False
+        return self._cursor.backlog(at.before) > self.reader.hidden_backlog(at.before)
+
+    def _look_at_damage(self) -> None:
+        """Whoever wants what is damaged finds that again."""
         self._looks_at_damage = None
-        if self.consumers:  # otherwise the next one comes to it again
-            self._found_damage(damage)
+        self.notify()
 
     def cursor_moved(self) -> None:
         """By an administrator or a seek: consumers may be past the damage, or come to it again."""

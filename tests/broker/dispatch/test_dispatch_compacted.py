@@ -3,10 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
 from dispatch_fakes import EXCLUSIVE, FakeTopic, RecordingSink, with_topic
 
+from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
+from pybroker.broker.subscriptions import consumer_dispatch
 from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 from pybroker.broker.subscriptions.subscription import Subscription
 
@@ -133,5 +136,44 @@ def test_what_an_abort_gives_back_comes_again_in_its_order() -> None:
         dispatcher.restore([Position(0, 2)])
         await topic.changed()
         assert sink.take() == [0, 2, 4]
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("cumulatively", [True, False])
+def test_damage_in_the_compacted_log_is_told_once_what_precedes_it_is_acknowledged(
+    cumulatively: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What compaction left out is never acknowledged singly."""
+    monkeypatch.setattr(consumer_dispatch, "_LOOK_AT_DAMAGE_S", 0)
+
+    async def scenario(topic: FakeTopic) -> None:
+        reads = list[Position]()
+
+        async def damaged_read(log: CompactedLog, at: Position) -> tuple[list[Kept], Position]:
+            reads.append(at)
+            if at.entry_id < 2:
+                found, _ = await read(log, at)
+                return found[:2], Position(at.ledger_id, 2)
+            raise DamagedEntries(at.ledger_id, 2, 2, "bad checksum")
+
+        read = CompactedLog.read
+        monkeypatch.setattr(CompactedLog, "read", damaged_read)
+        subscription = await topic.subscribe()
+        (await compacted(topic)).open.set()
+        found, sink = await consumer(subscription, read_compacted=True)
+        for _ in range(5):
+            subscription.flow(found, 1)
+            await topic.settled()
+        assert (sink.entry_ids, sink.closed) == ([0, 2], [])
+        assert len(reads) == 2  # what is damaged is read once
+        for received in sink.received:
+            assert sink.closed == []
+            if cumulatively:
+                subscription.acknowledge_cumulative(found, received.position)
+            else:
+                subscription.acknowledge(found, [received.position])
+            await topic.settled()
+        assert "entries 2 to 2" in sink.closed[0]
 
     with_topic(scenario)

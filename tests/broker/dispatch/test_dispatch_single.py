@@ -9,11 +9,10 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.base.errors import ConsumerBusy, PersistenceError, ServiceNotReady
+from pybroker.base.errors import ConsumerBusy, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.dispatch import entry_fetcher
-from pybroker.broker.subscriptions import consumer_dispatch
-from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
 
 
 def test_permits_bound_what_is_delivered() -> None:
@@ -431,65 +430,5 @@ def test_damage_that_was_moved_past_does_not_keep_consumers_out(away: str) -> No
             _, sink = await topic.consumer(subscription, EXCLUSIVE, permits=10)
         assert isinstance(sink, RecordingSink)
         assert sink.entry_ids == [2, 3]
-
-    with_topic(scenario)
-
-
-@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-def test_consumers_stay_until_they_have_acknowledged_what_precedes_the_damage(
-    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Clients drop at a disconnection what they have prefetched, and could not get it again."""
-    monkeypatch.setattr(consumer_dispatch, "_LOOK_AT_DAMAGE_S", 0)
-
-    async def scenario(topic: FakeTopic) -> None:
-        read, reads = topic.ledger.read, list[int]()
-
-        async def damaged_read(position: Position, up_to: Position, *limits: int) -> EntryRun:
-            reads.append(position.entry_id)
-            if position.entry_id < 2:
-                up_to = min(up_to, Position(up_to.ledger_id, 1))
-                return await read(position, up_to, *limits)
-            raise DamagedEntries(position.ledger_id, 2, 3, "bad checksum")
-
-        subscription = await topic.subscribe()
-        positions = await topic.publish(4)
-        topic.ledger.warm, topic.ledger.read = False, damaged_read
-        consumer, sink = await topic.consumer(subscription, kind, permits=10)
-        for _ in range(5):
-            subscription.flow(consumer, 1)
-            await topic.settled()
-        assert (sink.entry_ids, sink.closed) == ([0, 1], [])
-        assert reads == [0, 2]  # what is damaged is read once
-        subscription.acknowledge(consumer, [positions[0]])
-        await topic.settled()
-        assert sink.closed == []
-        subscription.acknowledge(consumer, [positions[1]])
-        await topic.settled()
-        assert "entries 2 to 3" in sink.closed[0]
-        with pytest.raises(PersistenceError, match="resetcursor"):
-            await topic.consumer(subscription, kind, permits=10)
-
-    with_topic(scenario)
-
-
-def test_who_comes_while_the_others_hold_what_precedes_the_damage_gets_it_again() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        read = topic.ledger.read
-
-        async def damaged_read(position: Position, up_to: Position, *limits: int) -> EntryRun:
-            if position.entry_id == 0:
-                return await read(position, min(up_to, position), *limits)
-            raise DamagedEntries(position.ledger_id, 1, 1, "bad checksum")
-
-        subscription = await topic.subscribe()
-        await topic.publish(2)
-        topic.ledger.warm, topic.ledger.read = False, damaged_read
-        first, sink = await topic.consumer(subscription, EXCLUSIVE, permits=10)
-        await topic.settled()
-        subscription.remove_consumer(first)
-        _, second = await topic.consumer(subscription, EXCLUSIVE, permits=10)
-        await topic.settled()
-        assert (sink.entry_ids, second.entry_ids, second.closed) == ([0], [0], [])
 
     with_topic(scenario)

@@ -25,10 +25,13 @@ class World:
         self.topic = topic
         self.resumed = 0
         self.damaged: list[DamagedEntries] = []
-        self.fetcher = EntryFetcher(topic.ledger, topic.tasks, self.resume, self.damaged.append)
+        self.fetcher = EntryFetcher(topic.ledger, topic.tasks, self.resume, self.found_damage)
 
     def resume(self) -> None:
         self.resumed += 1
+
+    def found_damage(self, damage: DamagedEntries, at: Position | None) -> None:
+        self.damaged.append(damage)
 
     def ids(self, first: int, up_to: int = 9, most: int = 100) -> list[int] | None:
         """The ids of the entries that are available at once; None if none are."""

@@ -44,7 +44,7 @@ class World:
             return read_cached(position, up_to, most, size_bytes)
 
         topic.ledger.read_cached = noted
-        self.reader = EntryReader(topic, cursor, lambda: None, lambda damage: None)
+        self.reader = EntryReader(topic, cursor, lambda: None, lambda *damage: None)
 
     def read(self, messages: int = 100, size_bytes: int = PLENTY) -> list[int] | None:
         found = self.reader.peek(messages, size_bytes)
@@ -230,7 +230,7 @@ def test_the_hidden_backlog_goes_from_the_mark_over_all_ledgers_there_are(
     cursor: Any = SimpleNamespace(
         mark_delete_position=mark, deleted_within=lambda ledger_id, first, last: []
     )
-    reader = EntryReader(topic, cursor, lambda: None, lambda damage: None)
+    reader = EntryReader(topic, cursor, lambda: None, lambda *damage: None)
     assert reader.hidden_backlog(up_to) == expected
 
 
