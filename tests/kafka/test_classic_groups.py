@@ -376,6 +376,29 @@ def test_bounds_of_a_group_are_kept() -> None:
     assert short is not None and short.error is ErrorCode.INVALID_SESSION_TIMEOUT
 
 
+def test_a_group_takes_what_is_exactly_within_its_bounds() -> None:
+    world = World(GroupLimits(initial_rebalance_delay_ms=0, max_protocols=2, max_member_bytes=30))
+    # Six bytes of metadata, the names of the protocols, of their kind, and the id.
+    two = (Protocol("range", b"abc"), Protocol("roundr", b"def"))
+    assert sum(len(each.name) + len(each.metadata) for each in two) == 30 - len("A-idconsumer") - 1
+    shortest = world.join(
+        "A", protocols=two, session_timeout_ms=world.group.limits.min_session_timeout_ms
+    )
+    assert shortest is not None and shortest.error is ErrorCode.NONE
+    three = world.join("B", protocols=(*two, RANGE))
+    assert three is not None and three.error is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_follower_that_lost_its_answer_is_removed_when_it_stays_silent() -> None:
+    world = World()
+    world.stable("A", "B")
+    assert world.join("B", "B-id") is not None
+    for _ in range(4):
+        world.pass_ms(5000)
+        world.beat("A")
+    assert list(world.group.members) == ["A-id"]
+
+
 def test_an_assignment_beyond_the_bound_is_refused_and_not_stored() -> None:
     world = World(GroupLimits(initial_rebalance_delay_ms=0, max_group_bytes=100))
     world.join("A")

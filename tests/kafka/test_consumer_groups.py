@@ -76,6 +76,14 @@ def test_the_first_member_gets_everything() -> None:
     assert world.group.state is GroupState.STABLE
 
 
+def test_each_new_member_raises_the_epoch_by_one() -> None:
+    world = World()
+    for member_id in ("A", "B", "C"):
+        before = world.group.epoch
+        world.group._joining(Beat(member_id, 0, None, 60_000, TOPICS), 0)
+        assert world.group.epoch == before + 1
+
+
 def test_a_partition_moves_when_its_owner_has_given_it_up() -> None:
     world = World()
     world.join("A")

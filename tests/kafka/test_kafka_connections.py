@@ -12,12 +12,14 @@ from raw_kafka import TIMEOUT_S, RawKafka
 
 from pybroker.kafka.codec.message_table import message_kinds
 from pybroker.kafka.codec.messages import API_VERSIONS, Header, encode_request
-from pybroker.kafka.errors import ErrorCode
+from pybroker.kafka.connection import Closing, _refusal
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.intake import MAX_QUEUED
 from pybroker.kafka.listener import IDLE_S
 from pybroker.kafka.requests.table import LEFT_OUT, ROWS, codec, handler
 from pybroker.testing import RunningBroker, broker
 
-METADATA = 3
+PRODUCE, METADATA, LIST_GROUPS = 0, 3, 16
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +173,36 @@ async def _look(idle_s: float, started: Any) -> bool:
     connection = _slow(started)
     connection.check_alive(idle_s)
     return not connection._closed
+
+
+def test_a_response_without_room_for_an_error_ends_the_connection() -> None:
+    error = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not yours")
+    with pytest.raises(Closing, match="Produce failed: not yours"):
+        _refusal(ROWS[PRODUCE], error)
+    answer = _refusal(ROWS[LIST_GROUPS], error)
+    assert answer["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_a_client_whose_requests_wait_is_not_read(running: RunningBroker) -> None:
+    with RawKafka(running.kafka_bootstrap) as waiting:
+        create(waiting, "quiet")
+        waiting.send(FETCH, 12, fetch_body("quiet", 0, wait_ms=30_000))
+        for _ in range(3 * MAX_QUEUED):
+            waiting.send(METADATA, 9, {"topics": []} | NO_CREATION)
+
+        async def is_read(started: Any) -> bool:
+            found = max(started._kafka._places, key=lambda each: len(each._intake))
+            is_read: bool = found._transport.is_reading()
+            return is_read
+
+        running.wait_until(lambda: not running.call(is_read))
+        assert produce_now(running, "quiet") == 0
+        waiting.receive()
+        for _ in range(3 * MAX_QUEUED):
+            waiting.receive()
+        assert running.call(is_read)
+
+
+def produce_now(running: RunningBroker, topic: str) -> int:
+    with RawKafka(running.kafka_bootstrap) as other:
+        return produce(other, topic, batch(b"x"))[0]

@@ -17,7 +17,7 @@ from pybroker.testing import RunningBroker, broker
 
 METADATA, FIND_COORDINATOR, HANDSHAKE, AUTHENTICATE = 3, 10, 17, 36
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DELETE_GROUPS = 19, 20, 37, 42
-DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 32, 44, 35
 LIST_CONFIG_RESOURCES, DESCRIBE_TOPIC_PARTITIONS = 74, 75
 NAMESPACE = "public/default"
 
@@ -120,6 +120,7 @@ def test_what_concerns_the_cluster_is_for_superusers(running: RunningBroker) -> 
         with client(running, role) as raw:
             answer = raw.ask(LIST_CONFIG_RESOURCES, 1, {"resource_types": []})
             assert answer["error_code"] == code
+            assert raw.ask(DESCRIBE_LOG_DIRS, 3, {"topics": None})["error_code"] == code
             asked = {"resources": [{"resource_type": 4, "resource_name": "0"}]}
             (result,) = raw.ask(DESCRIBE_CONFIGS, 4, asked)["results"]
             assert result["error_code"] == code

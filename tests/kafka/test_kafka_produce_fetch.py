@@ -427,6 +427,13 @@ def test_the_epoch_of_the_log_ends_where_the_log_ends(raw: RawKafka, topic: str)
     assert (found["leader_epoch"], found["end_offset"]) == (0, 1)
 
 
+def test_an_epoch_that_is_still_to_come_has_no_end(raw: RawKafka, topic: str) -> None:
+    partition = {"partition": 0, "current_leader_epoch": 0, "leader_epoch": 1}
+    asked = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
+    (found,) = raw.ask(OFFSET_FOR_LEADER_EPOCH, 4, asked)["topics"][0]["partitions"]
+    assert (found["error_code"], found["leader_epoch"], found["end_offset"]) == (0, -1, -1)
+
+
 # -- topics that were there before
 
 

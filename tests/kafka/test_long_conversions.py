@@ -200,3 +200,11 @@ def test_few_long_conversions_take_memory_at_once(monkeypatch: pytest.MonkeyPatc
 
     assert asyncio.run(all_at_once()) == [b"converted"] * 10
     assert most == 2
+
+
+def test_who_writes_or_reads_many_records_lets_others_work_each_few() -> None:
+    records = [Record(at, at, None, b"x") for at in range(MANY)]
+    written, turns = write_records(records), 0
+    for _ in written:
+        turns += 1
+    assert MANY // RECORDS_A_STEP <= turns <= MANY // RECORDS_A_STEP + 1

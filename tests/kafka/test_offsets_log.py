@@ -372,3 +372,25 @@ async def test_a_failed_write_fails_everything_that_waits(world: OffsetsWorld) -
         await world.log.durable("another")
     await world.log.close()
     assert (await world.crashed()).offsets() == {}
+
+
+@in_world
+async def test_an_end_that_is_not_written_fails(world: OffsetsWorld) -> None:
+    txn_id = await world.begin_in("g")
+    await world.commit("g", txn_id, a=5)
+    world.storage.full = True
+    told = world.log.end(txn_id, "g", COMMIT)
+    assert told is not None
+    with pytest.raises(ManagedLedgerError):
+        await told
+    assert world.offsets() == {}
+
+
+@in_world
+async def test_a_record_without_hurry_is_in_the_log_when_it_is_closed(world: OffsetsWorld) -> None:
+    producer = StoredProducer(ProducerKey(7, 3), 2, 60_000)
+    world.log.append_without_hurry(ProducerRecord(PAYER, producer))
+    assert world.log.state.producers == {PAYER: producer}
+    await world.commit("g", a=5)
+    again = await world.crashed()
+    assert again.log.state.producers == {PAYER: producer}

@@ -11,7 +11,7 @@ If all records have one key, the batch has it too, for Key_Shared.
 
 import base64
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pybroker.kafka.conversion.entries import batch_start
 from pybroker.kafka.conversion.headers import as_properties
@@ -29,8 +29,6 @@ from pybroker.kafka.records.record import Record, read_records
 from pybroker.kafka.records.steps import LARGE_BYTES, RECORDS_A_STEP, Steps, apart
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import BadEntry, build_entry, split_entry
-
-_FORMAT: Final = "entry.format"
 
 
 def for_pulsar(entry: bytes) -> Steps[bytes]:
@@ -88,9 +86,7 @@ def _payload(header: BatchHeader, plain: bytes) -> Steps[tuple[bytes, bytes | No
 
 
 def _describe(metadata: Any, key: bytes | None) -> None:
-    kept = [pair for pair in metadata.properties if pair.key != _FORMAT]
-    del metadata.properties[:]
-    metadata.properties.extend(kept)
+    del metadata.properties[:]  # the only one is that of the format
     if key is not None:
         _set_key(metadata, key)
 
