@@ -29,6 +29,7 @@ from pybroker.kafka.codec.messages import (
 from pybroker.kafka.codec.primitives import Malformed
 from pybroker.kafka.errors import REFUSALS, error_fields
 from pybroker.kafka.intake import Frame, Intake
+from pybroker.kafka.large_messages import AT_ONCE_BYTES, decoded, encoded
 from pybroker.kafka.permissions import actor_of
 from pybroker.kafka.requests.table import MOST_BYTES, ROWS, Row, codec, handler
 from pybroker.kafka.services import KafkaServices
@@ -192,7 +193,7 @@ class Connection(asyncio.Protocol):
             name = row.name if row is not None else f"API key {key}"
             raise Closing(f"it sent {name} in version {version}, which is not served")
         await admit(self._services, self.session, row)
-        request = self._decoded(row, frame.data)
+        request = await self._decoded(row, frame.data)
         if not row.pipelined:
             await self._until(lambda: not self._slots)
         await self._answer(row, request, correlation_id, frame)
@@ -210,11 +211,11 @@ class Connection(asyncio.Protocol):
         self._write(_framed(b"", await raw_step(self.session, frame.data)))
         self._becomes_known()
 
-    def _decoded(self, row: Row, data: bytes) -> Request:
+    async def _decoded(self, row: Row, data: bytes) -> Request:
         version = key_and_version(data)[1]
         try:
             header, at = read_header(data, message_kinds()[row.key].is_flexible(version))
-            body = codec(row.key)[0](row.key, version, data, at)
+            body = await decoded(row.key, version, data, at)
         except Malformed as error:
             raise Closing(f"it sent a {row.name} that cannot be read: {error}") from None
         self.session.client_id = header.client_id
@@ -231,7 +232,7 @@ class Connection(asyncio.Protocol):
             return
         frame.release()
         if response is not None:
-            self._write(_framed(header, codec(row.key)[1](row.key, request.version, response)))
+            self._write(_framed(header, await encoded(row.key, request.version, response)))
 
     def _becomes_known(self) -> None:
         if self.session.closing:
@@ -248,6 +249,8 @@ class Connection(asyncio.Protocol):
         slot: _Slot = self._loop.create_future()
         self._slots.append(slot)
         self._pipelined_bytes += len(frame.data)
+        if len(frame.data) > AT_ONCE_BYTES:
+            later = _encoded_later(row, request, later)
 
         def came(done: "asyncio.Future[Any]") -> None:
             frame.release()
@@ -267,14 +270,15 @@ class Connection(asyncio.Protocol):
     ) -> None:
         try:
             body = _outcome(row, done)
-            encoded = b"" if body is None else codec(row.key)[1](row.key, request.version, body)
+            if body is not None and not isinstance(body, bytes):
+                body = codec(row.key)[1](row.key, request.version, body)
         except Closing as error:
             self.close(str(error))
         except (Exception, asyncio.CancelledError):
             log.exception("%s: %s failed", self.session, row.name)
             self.close(f"{row.name} failed")
         else:
-            slot.set_result(b"" if body is None else _framed(header, encoded))
+            slot.set_result(b"" if body is None else _framed(header, body))
             self._write_what_is_known()
 
     def _write_what_is_known(self) -> None:
@@ -359,9 +363,17 @@ def _refusal(row: Row, error: Exception) -> Mapping[str, Any]:
     return error_fields(error)
 
 
-def _outcome(row: Row, done: "asyncio.Future[Any]") -> Mapping[str, Any] | None:
+async def _encoded_later(row: Row, request: Request, later: Awaitable[Any]) -> bytes | None:
     try:
-        body: Mapping[str, Any] | None = done.result()
+        body = await later
+    except REFUSALS as error:
+        body = _refusal(row, error)
+    return None if body is None else await encoded(row.key, request.version, body)
+
+
+def _outcome(row: Row, done: "asyncio.Future[Any]") -> Mapping[str, Any] | bytes | None:
+    try:
+        body: Mapping[str, Any] | bytes | None = done.result()
     except REFUSALS as error:
         return _refusal(row, error)
     return body

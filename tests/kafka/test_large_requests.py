@@ -1,6 +1,7 @@
 """One request may name a hundred thousand things: other clients are served meanwhile."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,16 @@ from kafka_produce import fetch_body
 from raw_kafka import RawKafka
 
 from pybroker.base import runtime
+from pybroker.kafka.codec.message_table import message_kinds
+from pybroker.kafka.codec.messages import (
+    Header,
+    decode_request,
+    encode_request,
+    encode_response,
+    read_header,
+)
+from pybroker.kafka.codec.primitives import Malformed
+from pybroker.kafka.large_messages import decoded, encoded
 from pybroker.kafka.pacing import paced
 from pybroker.testing import RunningBroker, broker
 
@@ -119,3 +130,85 @@ def test_few_things_take_no_turn() -> None:
     with pytest.raises(StopIteration) as ended:
         steps.send(None)
     assert ended.value.value == list(range(A_TURN - 1))
+
+
+MANY_NAMES = 20_000
+
+
+def frame_of(key: int, version: int, body: dict[str, Any]) -> tuple[bytes, int]:
+    """A request, and where its body begins."""
+    frame = encode_request(Header(key, version, 1, "c"), body)
+    return frame, read_header(frame, message_kinds()[key].is_flexible(version))[1]
+
+
+async def turns_during(work: Awaitable[Any]) -> int:
+    """How many turns others get until `work` is done. Runs with one task besides."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await work
+    counting.cancel()
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [
+        (3, 12, {"topics": [{"name": f"n{at}"} for at in range(MANY_NAMES)]}),
+        (16, 5, {"states_filter": [f"n{at}" for at in range(MANY_NAMES)]}),
+        (1, 18, fetch_body("orders", 0) | {"topics": [{"partitions": []}] * MANY_NAMES}),
+        (0, 13, {"topic_data": [{"partition_data": []}] * MANY_NAMES}),
+        (
+            9,
+            8,
+            {"groups": [{"group_id": "g", "topics": [{"name": "t"} for _ in range(MANY_NAMES)]}]},
+        ),
+    ],
+    ids=["Metadata", "ListGroups", "Fetch", "Produce", "OffsetFetch"],
+)
+def test_a_large_request_is_read_while_others_run(
+    key: int, version: int, body: dict[str, Any]
+) -> None:
+    frame, at = frame_of(key, version, body)
+    found: list[Any] = []
+
+    async def read() -> None:
+        found.append(await decoded(key, version, frame, at))
+
+    assert asyncio.run(turns_during(read())) >= MANY_NAMES / 1000
+    assert found == [decode_request(key, version, frame, at)]
+
+
+def test_a_large_response_is_written_while_others_run() -> None:
+    topic = {"error_code": 0, "name": "t", "is_internal": False, "partitions": []}
+    body = {"brokers": [], "controller_id": 0, "topics": [topic] * MANY_NAMES}
+    found: list[bytes] = []
+
+    async def write() -> None:
+        found.append(await encoded(3, 9, body))
+
+    assert asyncio.run(turns_during(write())) >= MANY_NAMES / 1000
+    assert found == [encode_response(3, 9, body)]
+
+
+def test_a_request_of_too_many_elements_in_all_is_malformed() -> None:
+    """Each array has fewer than are allowed of one."""
+    topics = [{"name": "t", "partition_indexes": list(range(90_000))} for _ in range(3)]
+    frame, at = frame_of(61, 0, {"topics": topics})
+    with pytest.raises(Malformed, match="more than 250000 elements"):
+        asyncio.run(decoded(61, 0, frame, at))
+
+
+def test_a_request_of_many_tags_is_malformed() -> None:
+    frame, at = frame_of(3, 12, {"topics": []})
+    tags = b"\xa0\x8d\x06" + b"\x63\x00" * 100_000
+    with pytest.raises(Malformed, match="100000 tags"):
+        asyncio.run(decoded(3, 12, frame[:-1] + tags, at))
+    with pytest.raises(Malformed, match="100000 tags"):
+        read_header(frame[: at - 1] + tags + frame[at:], flexible=True)

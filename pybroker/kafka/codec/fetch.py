@@ -29,19 +29,23 @@ _NO_TAGS: Final = b"\x00"
 _NO_ERROR: Final = bytes(10)  # throttling, error, session
 _PARTITION: Final = struct.Struct(">ihqqqBi")
 _LAST_OFFSET: Final = 2**63 - 1
-_MOST: Final = 100_000  # partitions
+_MOST_BYTES: Final = 128 * 1024  # some thousand partitions
 
 
 def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, Any]:
     """As `messages.decode_request`."""
-    if version >= _FIRST:
-        try:
-            body = _decoded(version, data, at)
-        except (IndexError, struct.error, Malformed, UnicodeDecodeError):
-            body = None
-        if body is not None:
-            return body
-    return messages.decode_request(key, version, data, at)
+    body = decode_usual(version, data, at)
+    return messages.decode_request(key, version, data, at) if body is None else body
+
+
+def decode_usual(version: int, data: bytes, at: int) -> dict[str, Any] | None:
+    """None if something is unusual, or if there is more than can be read in one turn."""
+    if version < _FIRST or len(data) > _MOST_BYTES:
+        return None
+    try:
+        return _decoded(version, data, at)
+    except (IndexError, struct.error, Malformed, UnicodeDecodeError):
+        return None
 
 
 def _decoded(version: int, data: bytes, at: int) -> dict[str, Any] | None:
@@ -82,7 +86,7 @@ def _topic(version: int, data: bytes, at: int, topics: list[dict[str, Any]]) -> 
         topic["topic"] = data[at + 1 : end].decode()
     partitions = topic["partitions"]
     count, at = read_varint(data, end)
-    if not 0 < count <= _MOST:
+    if not count:
         return None
     for _ in range(count - 1):
         index, epoch, offset, last_epoch, start, most_bytes, tags = _ASKED.unpack_from(data, at)

@@ -20,7 +20,7 @@ from pybroker.kafka.codec.primitives import (
     string_reader,
     string_writer,
 )
-from pybroker.kafka.codec.structs import Body, Struct
+from pybroker.kafka.codec.structs import Body, Steps, Struct, check_tags
 
 API_VERSIONS: Final = 18
 HEADER_BYTES: Final = 8  # of what every header begins with
@@ -54,8 +54,7 @@ def read_header(data: bytes, flexible: bool) -> tuple[Header, int]:
 
 def _skip_tags(data: bytes, at: int) -> int:
     count, at = read_varint(data, at)
-    if count > len(data) - at:
-        raise Malformed("the header's tags do not end")
+    check_tags(count)
     for _ in range(count):
         _, at = read_varint(data, at)
         size, at = read_varint(data, at)
@@ -94,6 +93,19 @@ def decode_request(key: int, version: int, data: bytes, at: int) -> Body:
     """
     body, _ = request_struct(key, version).read(data, at)
     return body
+
+
+def decode_request_in_steps(key: int, version: int, data: bytes, at: int) -> Steps[Body]:
+    """As `decode_request`; yields after each element of an array."""
+    body, _ = yield from request_struct(key, version).read_in_steps(data, at)
+    return body
+
+
+def encode_response_in_steps(key: int, version: int, body: Mapping[str, Any]) -> Steps[bytes]:
+    """As `encode_response`; yields after each element of an array."""
+    parts: Parts = []
+    yield from response_struct(key, version).write_in_steps(parts, body)
+    return b"".join(parts)
 
 
 def encode_response(key: int, version: int, body: Mapping[str, Any]) -> bytes:

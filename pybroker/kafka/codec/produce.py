@@ -18,20 +18,25 @@ _INDEX: Final = struct.Struct(">i")
 _RESPONSE: Final = struct.Struct(">ihqqq")  # index, error, base offset, append time, log start
 _NOTHING_MORE: Final = b"\x01\x00\x00"  # no record errors, no message, no tags
 _END: Final = b"\x00\x00\x00\x00\x00"  # no throttling, no tags
+_MOST: Final = 2000  # partitions
 _SMALL: Final = 0x80  # of a varint of one byte
 _UNUSUAL: Final = ("error_message", "record_errors", "current_leader")
 
 
 def decode_request(key: int, version: int, data: bytes, at: int) -> dict[str, Any]:
     """As `messages.decode_request`."""
-    if version >= _FLEXIBLE:
-        try:
-            body = _decoded(version, data, at)
-        except (IndexError, struct.error, UnicodeDecodeError):
-            body = None
-        if body is not None:
-            return body
-    return messages.decode_request(key, version, data, at)
+    body = decode_usual(version, data, at)
+    return messages.decode_request(key, version, data, at) if body is None else body
+
+
+def decode_usual(version: int, data: bytes, at: int) -> dict[str, Any] | None:
+    """None if something is unusual, or if there is more than can be read in one turn."""
+    if version < _FLEXIBLE:
+        return None
+    try:
+        return _decoded(version, data, at)
+    except (IndexError, struct.error, UnicodeDecodeError):
+        return None
 
 
 def _decoded(version: int, data: bytes, at: int) -> dict[str, Any] | None:
@@ -47,11 +52,15 @@ def _decoded(version: int, data: bytes, at: int) -> dict[str, Any] | None:
     count, at = data[at + 7], at + 8
     if not 0 < count < _SMALL:
         return None
+    partitions = 0
     for _ in range(count - 1):
         end = _topic(version, data, at, topics)
         if end is None:
             return None
         at = end
+        partitions += len(topics[-1]["partition_data"])
+        if partitions > _MOST:
+            return None
     if data[at]:
         return None
     return {

@@ -4,12 +4,16 @@ Neighbouring fields of fixed sizes are read and written as one `struct.Struct`. 
 has every field of the message: those that its version lacks, and tagged ones that were not sent,
 have their defaults. A dict to be written may leave out what has its default; a tagged field with
 its default is not sent.
+
+Whatever contains an array can also be read and written in steps: the same result from a generator
+that yields after each element, so that others get the loop while a large message is looked at.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pybroker.kafka.codec.message_table import Field
 from pybroker.kafka.codec.primitives import (
@@ -33,15 +37,45 @@ Body = dict[str, Any]
 # partitions.
 MAX_ELEMENTS: Final = 100_000
 _NULL, _THERE = b"\xff", b"\x01"  # in front of a struct that may be null
+# In one struct, or in the header. Kafka has fewer than ten.
+MAX_TAGS: Final = 1000
 
-ReadStep = Callable[[bytes, int, Body], int]
-WriteStep = Callable[[Parts, Mapping[str, Any]], None]
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """How a value is read and written; in steps if it contains an array."""
+
+    read: Reader
+    write: Writer
+    read_in_steps: Callable[[bytes, int], Steps[tuple[Any, int]]] | None = None
+    write_in_steps: Callable[[Parts, Any], Steps[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The same for a field, or for neighbouring ones, of a dict."""
+
+    read: Callable[[bytes, int, Body], int]
+    write: Callable[[Parts, Mapping[str, Any]], None]
+    read_in_steps: Callable[[bytes, int, Body], Steps[int]] | None = None
+    write_in_steps: Callable[[Parts, Mapping[str, Any]], Steps[None]] | None = None
 
 
 class Struct:
     """Reads and writes the fields of one version."""
 
-    __slots__ = ("_absent", "_flexible", "_read_steps", "_tag_readers", "_tag_writers", "_writers")
+    __slots__ = (
+        "_absent",
+        "_flexible",
+        "_read_steps",
+        "_steps",
+        "_tag_readers",
+        "_tag_writers",
+        "_writers",
+    )
 
     def __init__(self, fields: Iterable[Field], version: int, flexible: bool) -> None:
         there = [each for each in fields if version in each.versions]
@@ -49,13 +83,14 @@ class Struct:
         tagged = {each.tag: each for each in there if each.tag is not None}
         self._flexible = flexible
         self._absent = {each.name: each.default for each in fields if each not in plain}
-        steps = [_step(run, version, flexible) for run in _runs(plain)]
-        self._read_steps = [read for read, _ in steps]
-        self._writers = [write for _, write in steps]
+        self._steps = [_step(run, version, flexible) for run in _runs(plain)]
+        self._read_steps = [each.read for each in self._steps]
+        self._writers = [each.write for each in self._steps]
         codecs = {tag: _codec(each, version, flexible) for tag, each in tagged.items()}
-        self._tag_readers = {tag: (each.name, codecs[tag][0]) for tag, each in tagged.items()}
+        self._tag_readers = {tag: (each.name, codecs[tag].read) for tag, each in tagged.items()}
         self._tag_writers = [
-            (tag, tagged[tag].name, tagged[tag].default, codecs[tag][1]) for tag in sorted(tagged)
+            (tag, tagged[tag].name, tagged[tag].default, codecs[tag].write)
+            for tag in sorted(tagged)
         ]
 
     def read(self, data: bytes, at: int) -> tuple[Body, int]:
@@ -71,12 +106,33 @@ class Struct:
         if self._flexible:
             self._write_tags(parts, body)
 
+    @property
+    def has_arrays(self) -> bool:
+        return any(step.read_in_steps for step in self._steps)
+
+    def read_in_steps(self, data: bytes, at: int) -> Steps[tuple[Body, int]]:
+        body = self._absent.copy()
+        for step in self._steps:
+            if step.read_in_steps is None:
+                at = step.read(data, at, body)
+            else:
+                at = yield from step.read_in_steps(data, at, body)
+        return (body, self._read_tags(data, at, body)) if self._flexible else (body, at)
+
+    def write_in_steps(self, parts: Parts, body: Mapping[str, Any]) -> Steps[None]:
+        for step in self._steps:
+            if step.write_in_steps is None:
+                step.write(parts, body)
+            else:
+                yield from step.write_in_steps(parts, body)
+        if self._flexible:
+            self._write_tags(parts, body)
+
     def _read_tags(self, data: bytes, at: int, body: Body) -> int:
         count, at = read_varint(data, at)
         if not count:
             return at
-        if count > len(data) - at:
-            raise Malformed(f"{count} tags were announced, {len(data) - at} bytes are left")
+        check_tags(count)
         for _ in range(count):
             tag, at = read_varint(data, at)
             size, at = read_varint(data, at)
@@ -105,17 +161,25 @@ class Struct:
             parts.extend(inner)
 
 
+def check_tags(count: int) -> None:
+    """Raises Malformed for more than anyone sends."""
+    if count > MAX_TAGS:
+        raise Malformed(f"{count} tags were announced; {MAX_TAGS} are allowed")
+
+
 def _runs(fields: list[Field]) -> Iterator[list[Field]]:
     for is_fixed, group in groupby(fields, lambda each: each.kind in FIXED):
         run = list(group)
         yield from [run] if is_fixed else ([each] for each in run)
 
 
-def _step(run: list[Field], version: int, flexible: bool) -> tuple[ReadStep, WriteStep]:
+def _step(run: list[Field], version: int, flexible: bool) -> _Step:
     if run[0].kind in FIXED:
         return _fixed_step(run)
-    read_value, write_value = _codec(run[0], version, flexible)
+    codec = _codec(run[0], version, flexible)
     name, default = run[0].name, run[0].default
+    read_value, write_value = codec.read, codec.write
+    read_value_in_steps, write_value_in_steps = codec.read_in_steps, codec.write_in_steps
 
     def read(data: bytes, at: int, body: Body) -> int:
         body[name], at = read_value(data, at)
@@ -124,10 +188,20 @@ def _step(run: list[Field], version: int, flexible: bool) -> tuple[ReadStep, Wri
     def write(parts: Parts, body: Mapping[str, Any]) -> None:
         write_value(parts, body.get(name, default))
 
-    return read, write
+    if read_value_in_steps is None or write_value_in_steps is None:
+        return _Step(read, write)
+
+    def read_in_steps(data: bytes, at: int, body: Body) -> Steps[int]:
+        body[name], at = yield from read_value_in_steps(data, at)
+        return at
+
+    def write_in_steps(parts: Parts, body: Mapping[str, Any]) -> Steps[None]:
+        yield from write_value_in_steps(parts, body.get(name, default))
+
+    return _Step(read, write, read_in_steps, write_in_steps)
 
 
-def _fixed_step(run: list[Field]) -> tuple[ReadStep, WriteStep]:
+def _fixed_step(run: list[Field]) -> _Step:
     names = [each.name for each in run]
     defaults = [(each.name, each.default) for each in run]
     kind = struct.Struct(">" + "".join(FIXED[each.kind][0] for each in run))
@@ -142,16 +216,16 @@ def _fixed_step(run: list[Field]) -> tuple[ReadStep, WriteStep]:
     def write(parts: Parts, body: Mapping[str, Any]) -> None:
         parts.append(kind.pack(*[body.get(name, default) for name, default in defaults]))
 
-    return read, write
+    return _Step(read, write)
 
 
-def _codec(field: Field, version: int, flexible: bool) -> tuple[Reader, Writer]:
+def _codec(field: Field, version: int, flexible: bool) -> _Codec:
     nullable = version in field.nullable
     if field.kind.startswith("[]"):
         return _array(field, version, flexible, nullable)
     if field.kind == "{}":
         return _nested(Struct(field.fields, version, flexible), nullable)
-    return _primitive(field.kind, flexible, nullable)
+    return _Codec(*_primitive(field.kind, flexible, nullable))
 
 
 def _primitive(kind: str, flexible: bool, nullable: bool) -> tuple[Reader, Writer]:
@@ -173,51 +247,95 @@ def _fixed(kind: struct.Struct) -> tuple[Reader, Writer]:
     return read, write
 
 
-def _nested(inner: Struct, nullable: bool) -> tuple[Reader, Writer]:
-    if not nullable:
-        return inner.read, inner.write
+def _nested(inner: Struct, nullable: bool) -> _Codec:
+    def is_null(data: bytes, at: int) -> bool:
+        return data[at : checked_end(data, at, 1)] == _NULL
 
     def read(data: bytes, at: int) -> tuple[Body | None, int]:
-        end = checked_end(data, at, 1)
-        return (None, end) if data[at:end] == _NULL else inner.read(data, end)
+        return (None, at + 1) if is_null(data, at) else inner.read(data, at + 1)
 
     def write(parts: Parts, value: Mapping[str, Any] | None) -> None:
         parts.append(_NULL if value is None else _THERE)
         if value is not None:
             inner.write(parts, value)
 
-    return read, write
+    def read_in_steps(data: bytes, at: int) -> Steps[tuple[Body | None, int]]:
+        if is_null(data, at):
+            return None, at + 1
+        return (yield from inner.read_in_steps(data, at + 1))
+
+    def write_in_steps(parts: Parts, value: Mapping[str, Any] | None) -> Steps[None]:
+        parts.append(_NULL if value is None else _THERE)
+        if value is not None:
+            yield from inner.write_in_steps(parts, value)
+
+    if not inner.has_arrays:
+        return _Codec(read, write) if nullable else _Codec(inner.read, inner.write)
+    if not nullable:
+        return _Codec(inner.read, inner.write, inner.read_in_steps, inner.write_in_steps)
+    return _Codec(read, write, read_in_steps, write_in_steps)
 
 
-def _array(field: Field, version: int, flexible: bool, nullable: bool) -> tuple[Reader, Writer]:
+def _array(field: Field, version: int, flexible: bool, nullable: bool) -> _Codec:
     if field.kind == "[]":
-        inner = Struct(field.fields, version, flexible)
-        read_one: Reader = inner.read
-        write_one: Writer = inner.write
+        one = _nested(Struct(field.fields, version, flexible), nullable=False)
     else:
-        read_one, write_one = _primitive(field.kind[2:], flexible, nullable=False)
+        one = _Codec(*_primitive(field.kind[2:], flexible, nullable=False))
+    read_one, write_one = one.read, one.write
     read_length, write_length = lengths("array", flexible)
 
-    def read(data: bytes, at: int) -> tuple[list[Any] | None, int]:
+    def begin(data: bytes, at: int) -> tuple[int | None, int]:
+        """The number of elements, None for null, and where the first is."""
         length, at = read_length(data, at)
         if length < 0 and nullable:
             return None, at
         checked_end(data, at, length)  # an element has at least a byte
         if length > MAX_ELEMENTS:
             raise Malformed(f"{field.name} has {length} elements; {MAX_ELEMENTS} are allowed")
+        return length, at
+
+    def read(data: bytes, at: int) -> tuple[list[Any] | None, int]:
+        length, at = begin(data, at)
+        if length is None:
+            return None, at
         values = []
         for _ in range(length):
             value, at = read_one(data, at)
             values.append(value)
         return values, at
 
-    def write(parts: Parts, values: Iterable[Any] | None) -> None:
+    def read_in_steps(data: bytes, at: int) -> Steps[tuple[list[Any] | None, int]]:
+        length, at = begin(data, at)
+        if length is None:
+            return None, at
+        values = []
+        for _ in range(length):
+            if one.read_in_steps is None:
+                value, at = read_one(data, at)
+            else:
+                value, at = yield from one.read_in_steps(data, at)
+            values.append(value)
+            yield
+        return values, at
+
+    def begun(parts: Parts, values: Iterable[Any] | None) -> list[Any] | tuple[Any, ...]:
         if values is None:
             write_length(parts, -1)
-            return
+            return ()
         some = values if isinstance(values, list | tuple) else list(values)
         write_length(parts, len(some))
-        for value in some:
+        return some
+
+    def write(parts: Parts, values: Iterable[Any] | None) -> None:
+        for value in begun(parts, values):
             write_one(parts, value)
 
-    return read, write
+    def write_in_steps(parts: Parts, values: Iterable[Any] | None) -> Steps[None]:
+        for value in begun(parts, values):
+            if one.write_in_steps is None:
+                write_one(parts, value)
+            else:
+                yield from one.write_in_steps(parts, value)
+            yield
+
+    return _Codec(read, write, read_in_steps, write_in_steps)

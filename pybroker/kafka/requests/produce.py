@@ -28,6 +28,7 @@ from pybroker.base.names import TxnId
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.kafka.errors import ErrorCode, KafkaError, error_code, error_message
 from pybroker.kafka.log.partition_log import PartitionLog
+from pybroker.kafka.pacing import paced
 from pybroker.kafka.partition_logs import partition_log_of
 from pybroker.kafka.permissions import Operation
 from pybroker.kafka.producers.errors import ProducerRefused
@@ -133,7 +134,7 @@ async def _begin(
 ) -> None:
     if request.version >= _FIRST_WITH_IDS:
         await learn_ids(services, [each["topic_id"] for each in request["topic_data"]])
-    for topic in request["topic_data"]:
+    async for topic in paced(request["topic_data"]):
         partitions: list[dict[str, Any]] = []
         topic_id = topic["topic_id"]
         outcome.responses.append(
@@ -142,7 +143,7 @@ async def _begin(
         name = topic["name"]
         if request.version >= _FIRST_WITH_IDS:
             name = services.topic_ids.name_of(topic_id)
-        for asked in topic["partition_data"]:
+        async for asked in paced(topic["partition_data"]):
             response = outcome.begin(partitions, asked["index"])
             try:
                 if request["acks"] not in _ACKS:

@@ -43,7 +43,7 @@ class Row:
     before_login: bool = False
     pipelined: bool = False
     carries_records: bool = False  # its size is limited by that of messages
-    codec: str = ""  # a module with `decode_request` and `encode_response`, written by hand
+    codec: str = ""  # a module with these functions, written by hand
 
 
 ROWS: Final = {
@@ -145,3 +145,11 @@ def codec(key: int) -> tuple[Decode, Encode]:
         return decode_request, encode_response
     module = import_module(ROWS[key].codec)
     return module.decode_request, module.encode_response
+
+
+def decode_usual(key: int, version: int, data: bytes, at: int) -> dict[str, Any] | None:
+    """Reads what a codec written by hand can read; None for everything else."""
+    if not ROWS[key].codec:
+        return None
+    body: dict[str, Any] | None = import_module(ROWS[key].codec).decode_usual(version, data, at)
+    return body
