@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 from sim_ledger import LedgerLife, Told, until
 from sim_machines import FIRST_PORT, Machines
 
 from managed_ledger.storage.bookkeeper.errors import RecoveryFailed
+from managed_ledger.storage.bookkeeper.protocol import LAST_CONFIRMED, Response
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.simulation.node import Node
 from pybroker.simulation.world import World
@@ -70,6 +72,25 @@ class ThreeBookies(LedgerLife):
         return await self.read_all(client, metadata)
 
 
+    async def recovered_with_a_damaged_last_entry(self, node: Node, at: int) -> list[bytes]:
+        """On the bookie `at`, whose answer comes after the others."""
+        client = await self._connected(node)
+        read = client.bookies.read
+
+        async def damaged_read(
+            bookie: str, ledger_id: int, entry_id: int, key: bytes | None = None
+        ) -> Response:
+            answer = await read(bookie, ledger_id, entry_id, key)
+            if _port(bookie) == at and entry_id in (LAST_CONFIRMED, len(ENTRIES) - 1):
+                await asyncio.sleep(5.0)
+                return answer._replace(body=answer.body[:-1] + b"?")
+            return answer
+
+        with patch.object(client.bookies, "read", damaged_read):
+            metadata = await client.recover(self.told.ledger_id)
+        return await self.read_all(client, metadata)
+
+
 def _port(bookie: str) -> int:
     return int(bookie.rpartition(":")[2])
 
@@ -97,6 +118,14 @@ def test_less_than_an_ack_quorum_does_not_recover_a_ledger(three):
     heir = three.node("heir")
     with pytest.raises(RecoveryFailed, match="is on 1 bookies, but must be on 2"):
         three.world.call(heir, three.recovered(heir))
+
+
+def test_a_bookie_whose_last_entry_is_damaged_is_fenced_whenever_it_answers(
+    three: ThreeBookies,
+) -> None:
+    three.bookies[FIRST_PORT].crash()
+    heir, at = three.node("heir"), FIRST_PORT + 1
+    assert three.world.call(heir, three.recovered_with_a_damaged_last_entry(heir, at)) == ENTRIES
 
 
 def test_a_broker_with_another_password_recovers_a_ledger_with_that_of_the_ledger(three):

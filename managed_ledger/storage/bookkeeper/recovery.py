@@ -157,9 +157,8 @@ class _Recovery:
                 try:
                     response = await answer
                     confirmed = max(confirmed, self._last_confirmed(response))
-                except (BookieFailed, DamagedBody) as why:
+                except (BookieFailed, DamagedBody) as why:  # a damaged answer is of a fenced one
                     refusals.append(str(why))
-                    continue
                 fenced = {asked[each] for each in asked if _is_fenced(each)}
                 if self._quorums.covered(fenced):
                     return confirmed
