@@ -71,7 +71,6 @@ class ThreeBookies(LedgerLife):
         metadata = await client.recover(self.told.ledger_id)
         return await self.read_all(client, metadata)
 
-
     async def recovered_with_a_damaged_last_entry(self, node: Node, at: int) -> list[bytes]:
         """On the bookie `at`, whose answer comes after the others."""
         client = await self._connected(node)

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from groups_world import COMMITTED, begun, commit, fail, statuses
@@ -396,3 +398,28 @@ async def test_an_old_one_is_aborted_where_the_configuration_says_so(world: Worl
     assert world.coordinators.status(txn_id) is PREPARED
     await asyncio.sleep(3)
     assert world.coordinators.status(txn_id) is ABORTED
+
+
+@pytest.mark.parametrize("apart_ms", [-3_600_000, 0, 3_600_000])
+def test_the_age_of_one_prepared_on_another_broker_begins_there(apart_ms: int) -> None:
+    settings: dict[str, Any] = {
+        "prepared_transaction_max_age_ms": 120_000,
+        "abort_prepared_transactions_after_max_age": True,
+    }
+
+    async def scenario() -> None:
+        world = await World(**settings).start()
+        coordinator = await world.coordinators.get(0)
+        txn_id = await coordinator.new_transaction(None, None)
+        other = World(world.storage.durable_copy(), **settings)
+        other.clock.wall_offset_ms = world.clock.wall_offset_ms + apart_ms
+        other.coordinators.share_with(Mock(), Mock(), Mock())
+        other = await other.start()
+        await asyncio.sleep(100)
+        await (await other.coordinators.get(0)).preparing.prepare(txn_id, "", None)
+        await asyncio.sleep(119)
+        assert other.coordinators.status(txn_id) is PREPARED
+        await asyncio.sleep(2)
+        assert other.coordinators.status(txn_id) is ABORTED
+
+    run_virtually(scenario())

@@ -124,8 +124,8 @@ class Preparing:
         prepared, most_ms = transaction.prepared, self._limits.max_prepared_age_ms
         if most_ms:
             since_ms = transaction.opened_at_ms if prepared is None else prepared.at_ms
-            if transaction.counts_from_ms is not None:
-                since_ms = transaction.counts_from_ms
+            if transaction.counts_from_ms is not None:  # it may have been prepared after that
+                since_ms = max(since_ms, transaction.counts_from_ms)
             age_ms = max(0, self._clock.now_ms() - since_ms)
             self._timeouts.add(transaction.txn_id.least, max(0, most_ms - age_ms))
 
