@@ -1,0 +1,531 @@
+"""Parts of Kafka's protocol, driven with values: no broker, no socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from virtual_loop import run_virtually
+
+from managed_ledger.position import Position
+from pybroker.base.errors import AuthorizationError, ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
+from pybroker.broker.policies.table import COMPACTION_THRESHOLD, MAX_MESSAGE_SIZE, RETENTION
+from pybroker.kafka.codec.frames import FrameReader
+from pybroker.kafka.configs.kinds import fraction, some_of, whole
+from pybroker.kafka.configs.topic_policies import configs_of, policies_of
+from pybroker.kafka.conversion.entries import kafka_entry
+from pybroker.kafka.coordinator.describing import read_by
+from pybroker.kafka.coordinator.expiry import expired
+from pybroker.kafka.coordinator.topic_regexes import FRESH_S, TopicRegexes
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.fetched_bytes import FetchedBytes
+from pybroker.kafka.for_admin import KafkaForAdmin
+from pybroker.kafka.groups.consumer_protocol import topics_of
+from pybroker.kafka.groups.values import GroupKind, StoredGroup, StoredMember
+from pybroker.kafka.intake import MAX_QUEUED, Intake
+from pybroker.kafka.log.chunks import whole_message
+from pybroker.kafka.log.offsets import Placed
+from pybroker.kafka.log.reading import stored_batch
+from pybroker.kafka.nodes import NO_NODE
+from pybroker.kafka.offsets.records import (
+    CommitRecord,
+    Committed,
+    GoneRecord,
+    GroupRecord,
+    OwnerRecord,
+    ProducerRecord,
+    RemoveRecord,
+    TopicPartition,
+)
+from pybroker.kafka.offsets.state import OffsetsState, group_cost_bytes
+from pybroker.kafka.producers.errors import OutOfOrderSequence
+from pybroker.kafka.producers.refused import RefusedBatches
+from pybroker.kafka.records.batch import build_batch, header_of
+from pybroker.kafka.records.record import Record, write_records
+from pybroker.kafka.records.steps import at_once
+from pybroker.kafka.session import Session
+from pybroker.kafka.shared_nodes import SharedNodes, node_numbers
+from pybroker.kafka.transactions.values import ProducerKey, StoredProducer
+from pybroker.server.connections.frame_budget import FREE_BYTES
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry, split_entry
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def subscription(*topics: str) -> bytes:
+    """What consumers write about themselves, in version 0."""
+    named = b"".join(len(each).to_bytes(2, "big") + each.encode() for each in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + named
+
+
+def error_of(work: Callable[[], Any]) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        work()
+    return raised.value.code
+
+
+# -- which offsets expire
+
+
+def state_of(group: StoredGroup | None, **committed_ms: int) -> OffsetsState:
+    state = OffsetsState()
+    if group is not None:
+        state.apply(GroupRecord("g", group))
+    for order, (topic, at_ms) in enumerate(committed_ms.items()):
+        offset = Committed(1, -1, "", at_ms, order)
+        state.apply(CommitRecord("g", ((TopicPartition(topic, 0), offset),), None))
+    return state
+
+
+def consumers(*topics: str, since_ms: int = 0, protocol_type: str = "consumer") -> StoredGroup:
+    member = StoredMember("m", None, "", "", 10_000, 10_000, subscription(*topics), b"")
+    return StoredGroup(1, protocol_type, "range", "m", (member,), since_ms)
+
+
+NOBODY = StoredGroup(1, "consumer", "", "", (), 100)
+
+
+def test_offsets_expire_of_topics_that_no_member_reads() -> None:
+    state = state_of(consumers("a"), a=0, b=0)
+    assert expired(state, "g", True, 1001, 1000) == RemoveRecord("g", (B,))
+    assert expired(state, "g", True, 1000, 1000) is None
+    assert expired(state, "g", True, 1001, 1000, frozenset({"b"})) == RemoveRecord("g", (A,))
+
+
+def test_nothing_expires_of_members_that_do_not_say_what_they_read() -> None:
+    state = state_of(consumers("a", protocol_type="connect"), a=0, b=0)
+    assert expired(state, "g", True, 10_000, 1000) is None
+
+
+def test_offsets_of_a_group_without_members_expire_after_its_last_one_left() -> None:
+    state = state_of(NOBODY, a=0)
+    assert expired(state, "g", False, 1100, 1000) is None
+    assert expired(state, "g", False, 1101, 1000) == RemoveRecord("g", (A,))
+
+
+def test_a_group_without_offsets_is_gone_in_time() -> None:
+    state = state_of(NOBODY)
+    assert expired(state, "g", False, 1100, 1000) is None
+    assert expired(state, "g", False, 1101, 1000) == GoneRecord("g")
+    assert expired(state, "g", True, 1101, 1000, frozenset()) is None
+
+
+# -- what groups are said to read
+
+
+def test_a_groups_topics_are_those_of_its_members() -> None:
+    def read(stored: StoredGroup | None, beating: Any = None) -> frozenset[str]:
+        shard: Any = SimpleNamespace(
+            beating=lambda _: beating, log=SimpleNamespace(state=state_of(stored))
+        )
+        return read_by(shard, "g")
+
+    beating = SimpleNamespace(topics=frozenset({"c"}))
+    assert read(None) == frozenset()
+    assert read(consumers("a", "b")) == {"a", "b"}
+    assert read(StoredGroup(1, "consumer", "", "", (), 0, GroupKind.CONSUMER), beating) == {"c"}
+    assert read(StoredGroup(1, "share", "", "", (), 0, GroupKind.SHARE), beating) == frozenset()
+
+
+def test_a_subscription_is_read_or_unknown() -> None:
+    assert topics_of(subscription("a", "", "bc")) == {"a", "", "bc"}
+    assert topics_of(subscription("a") + b"user data") == {"a"}
+    assert topics_of(subscription("a")[:-1]) is None
+    assert topics_of(b"\0\0\0\0\0\1\xff\xff") is None
+    assert topics_of(b"\0\0\0\0\0\1\0\1\xff") is None
+    assert topics_of(b"\0") is None
+
+
+def test_topics_by_a_regex_are_looked_for_again_after_ten_seconds() -> None:
+    there, looks = ["abc", "b", "ac"], []
+
+    async def topics() -> AsyncIterator[tuple[str, int]]:
+        looks.append(1)
+        for each in there:
+            yield each, 1
+
+    async def life() -> None:
+        regexes = TopicRegexes()
+        assert await regexes.matching("a.*", topics) == {"abc", "ac"}
+        there.append("ad")
+        assert await regexes.matching("a.*", topics) == {"abc", "ac"}
+        assert len(looks) == 1
+        await asyncio.sleep(FRESH_S)
+        assert await regexes.matching("a.*", topics) == {"abc", "ac", "ad"}
+        with pytest.raises(KafkaError) as refused:
+            await regexes.matching("(", topics)
+        assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    run_virtually(life())
+
+
+# -- what a log of groups takes
+
+
+def test_the_records_of_a_log_are_groups_owners_producers_and_offsets() -> None:
+    state = state_of(consumers("a"), a=0, b=0)
+    state.apply(OwnerRecord("g", "ada"))
+    for name in ("p", "q", "r"):
+        stored = StoredProducer(ProducerKey(7, 3), 2, 60_000)
+        state.apply(ProducerRecord(TransactionalId("ada", name), stored))
+    assert state.record_count == 2 + 1 + 1 + 3
+
+
+def test_the_longer_what_a_group_says_the_more_it_costs() -> None:
+    assert group_cost_bytes("group", NOBODY) == group_cost_bytes("g", NOBODY) + 4
+    one, two = consumers("a"), consumers("aa")
+    assert group_cost_bytes("g", two) == group_cost_bytes("g", one) + 1
+    assert group_cost_bytes("g", one) > group_cost_bytes("g", NOBODY) + len(subscription("a"))
+
+
+# -- configs
+
+
+def test_numbers_within_their_bounds_are_allowed() -> None:
+    check = whole(-1, 5)
+    allowed = [
+        text for text in ("-2", "-1", "0", "5", "6", "", "-", "x", "1.5", "٣") if check(text)
+    ]
+    assert allowed == ["-1", "0", "5"]
+    allowed = [text for text in ("-0.1", "0", "0.5", "1", "1.1", "x", "nan") if fraction(text)]
+    assert allowed == ["0", "0.5", "1"]
+    assert some_of("a", "b")("a,b") and not some_of("a", "b")("a,c")
+
+
+def test_policies_are_shown_as_configs_where_they_differ() -> None:
+    said = dict(policies_of({}))
+    policies: Any = {
+        RETENTION: said[RETENTION],
+        COMPACTION_DELETE_RETENTION: said[COMPACTION_DELETE_RETENTION],
+        MAX_MESSAGE_SIZE: said[MAX_MESSAGE_SIZE] or 0,
+        COMPACTION_THRESHOLD: 0,
+    }
+    assert configs_of(policies, {}) == {}
+    for delete_s, shown in ((0, "0"), (2, "2000"), (-1, str(2**63 - 1))):
+        found = configs_of(policies | {COMPACTION_DELETE_RETENTION: delete_s}, {})
+        assert found == {"delete.retention.ms": shown}
+    for minutes, size_mb, times in ((0, 0, ("0", "0")), (-1, -1, ("-1", "-1")), (2, 3, None)):
+        kept = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size_mb}
+        found = configs_of(policies | {RETENTION: kept}, {"retention.ms": "60000"})
+        shown_all = (found["retention.ms"], found["retention.bytes"])
+        assert shown_all == (times or ("120000", str(3 * 1024**2)))
+
+
+# -- batches and entries
+
+
+def batch(*values: bytes, **fields: Any) -> bytes:
+    records = [Record(at, 0, None, value) for at, value in enumerate(values)]
+    return build_batch(at_once(write_records(records)), len(values), len(values) - 1, **fields)
+
+
+def test_a_copy_of_a_stored_batch_has_the_offset_of_its_place() -> None:
+    data = batch(b"a", b"b")
+    entry = kafka_entry(data, header_of(data), 100, 0, 7)
+    for offset in (100, 300):
+        found = stored_batch(Placed(1, entry, 2, offset))
+        assert found is not None and header_of(found).base_offset == offset
+    assert stored_batch(Placed(1, entry, 3, 100)) is None
+
+
+class Chunks:
+    """A ledger of entries that are read one by one."""
+
+    def __init__(self, *entries: bytes) -> None:
+        self.entries = entries
+
+    def previous_position(self, position: Position) -> Position:
+        return Position(position.ledger_id, position.entry_id - 1)
+
+    def read_cached(self, position: Position, *_: object) -> Any:
+        return SimpleNamespace(entries=[self.entries[position.entry_id]])
+
+
+def chunk(number: int, payload: bytes, uuid: str = "u", producer: str = "p") -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name=producer, sequence_id=1, publish_time=1, uuid=uuid, chunk_id=number
+    )
+    metadata.num_chunks_from_msg = 3
+    return build_entry(metadata, payload)
+
+
+def joined(*entries: bytes) -> bytes | None:
+    metadata, start = split_entry(entries[-1])
+    ledger: Any = Chunks(*entries)
+    last = Position(1, len(entries) - 1)
+    found = asyncio.run(whole_message(ledger, last, metadata, entries[-1][start:]))
+    if found is None:
+        return None
+    metadata, start = split_entry(found.entry)
+    assert not metadata.HasField("chunk_id") and not metadata.HasField("uuid")
+    assert len(found.earlier) == 2
+    return found.entry[start:]
+
+
+def test_a_message_is_whole_if_all_of_its_chunks_are_there() -> None:
+    others = (chunk(0, b"x", uuid="v"), chunk(1, b"x", producer="q"), b"no entry")
+    first, second, last = chunk(0, b"a"), chunk(1, b"b"), chunk(2, b"c")
+    assert joined(first, second, last) == b"abc"
+    assert joined(first, *others, second, *others, last) == b"abc"
+    assert joined(*others, second, last) is None
+    assert joined(first, *others, last) is None
+
+
+def test_who_was_refused_a_batch_begins_with_it() -> None:
+    refused, place = RefusedBatches(), ("a", 0)
+
+    def of(sequence: int, producer_id: int = 7) -> bytes:
+        fields = {"producer_epoch": 0, "base_sequence": sequence}
+        return batch(b"x", producer_id=producer_id, **fields)
+
+    def begin(sequence: int, where: tuple[str, int] = place, producer_id: int = 7) -> None:
+        refused.check_beginning(where, header_of(of(sequence, producer_id)))
+
+    refused.add(place, of(3))
+    refused.add(place, of(4))
+    begin(3)
+    begin(4, ("a", 1))
+    begin(4, producer_id=8)
+    with pytest.raises(OutOfOrderSequence):
+        begin(4)
+    refused.stored(place, header_of(of(3)))
+    begin(4)
+    refused.add(place, b"short")
+    refused.add(place, batch(b"x"))
+    for producer_id in range(10, 1010):
+        refused.add(place, of(3, producer_id))
+    with pytest.raises(OutOfOrderSequence):
+        begin(4, producer_id=10)
+    refused.add(place, of(3, 2000))
+    begin(4, producer_id=10)  # the oldest is forgotten
+    with pytest.raises(OutOfOrderSequence):
+        begin(4, producer_id=11)
+
+
+# -- connections
+
+
+def test_a_response_counts_until_its_connection_fetches_again() -> None:
+    room, first, second = FetchedBytes(1_000_000), Session(1), Session(2)
+    assert room.take(first, 900_000) == 900_000
+    assert room.take(second, 900_000) == 100_000
+    room.used(first, 500_000)
+    assert room.taken_bytes == 600_000
+    assert room.take(second, 900_000) == 500_000
+    assert room.take(first, 900_000) == 500_000
+    assert room.take(Session(3), 900_000) == 64 * 1024
+    for each in (first, second):
+        assert len(each.at_end) == 1
+        for at_end in each.at_end:
+            at_end()
+    assert room.taken_bytes == 64 * 1024
+
+
+def test_a_session_is_shown_by_its_address_and_the_clients_name() -> None:
+    session = Session(1, "127.0.0.1:9")
+    assert str(session) == "127.0.0.1:9"
+    session.client_id = "theirs"
+    assert str(session) == "127.0.0.1:9 (theirs)"
+
+
+class Budget:
+    """Gives room when a test says so."""
+
+    def __init__(self) -> None:
+        self.has_room, self.taken, self.waiting = True, 0, []
+
+    def take(self, size: int, granted: Callable[[], None], machine: str) -> bool:
+        if self.has_room:
+            self.taken += size
+        else:
+            self.waiting.append(granted)
+        return self.has_room
+
+    def give_back(self, size: int, granted: Callable[[], None], machine: str) -> None:
+        self.taken -= size
+
+
+class Reading:
+    """A transport that may be read or not."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 9)
+
+    def resume_reading(self) -> None:
+        assert not self.is_read
+        self.is_read = True
+
+    def pause_reading(self) -> None:
+        assert self.is_read
+        self.is_read = False
+
+
+def intake() -> tuple[Intake, Any, Any, list[int]]:
+    budget, transport, came = Budget(), Reading(), list[int]()
+    reader = FrameReader(1 << 30, lambda key: 1 << 30)
+    opened: Any = Intake(reader, budget, lambda: came.append(1))  # type: ignore[arg-type]
+    opened.open(transport)
+    return opened, budget, transport, came
+
+
+def framed(size: int) -> bytes:
+    return size.to_bytes(4, "big") + bytes(size)
+
+
+def test_a_large_request_is_read_when_there_is_room_for_it() -> None:
+    received, budget, transport, came = intake()
+    whole_frame = framed(2 * FREE_BYTES)
+    budget.has_room = False
+    received.receive(whole_frame[:100])
+    assert not transport.is_read
+    for _ in range(10):
+        assert not received.is_stuck()  # it was not read
+    budget.waiting.pop()()
+    assert transport.is_read
+    received.receive(whole_frame[100:])
+    assert len(came) == len(received) == 1
+    received.take().release()
+    assert len(received) == 0
+
+
+def test_a_large_request_counts_until_it_is_answered_or_dropped() -> None:
+    for answers in (True, False):
+        received, budget, _, _ = intake()
+        whole_frame = framed(2 * FREE_BYTES)
+        received.receive(whole_frame[:100])
+        assert budget.taken == len(whole_frame)
+        received.receive(whole_frame[100:])
+        assert budget.taken == len(whole_frame)
+        if answers:
+            frame = received.take()
+            frame.release()
+            frame.release()
+        else:
+            received.stop()
+        assert budget.taken == 0
+    received, budget, _, _ = intake()
+    received.receive(framed(2 * FREE_BYTES)[:100])
+    received.stop()
+    assert budget.taken == 0
+
+
+def test_so_many_requests_wait_and_no_more_are_read() -> None:
+    received, _, transport, _ = intake()
+    for _ in range(MAX_QUEUED - 1):
+        received.receive(framed(10))
+    assert transport.is_read
+    received.receive(framed(10))
+    assert not transport.is_read
+    received.take()
+    assert transport.is_read
+    received.receive(framed(1024 * 1024 + 1)[: 1024 * 1024 - 630])
+    assert transport.is_read
+
+
+def test_a_request_that_stays_incomplete_is_stuck_at_the_third_look() -> None:
+    received, _, _, _ = intake()
+    assert not any(received.is_stuck() for _ in range(5))
+    received.receive(framed(10)[:6])
+    assert [received.is_stuck() for _ in range(3)] == [False, False, True]
+    received.receive(bytes(8))
+    assert not any(received.is_stuck() for _ in range(5))
+
+
+# -- nodes of a cluster
+
+
+class Members:
+    """A cluster of brokers; who serves a partition is what a test says."""
+
+    broker_id = "b1"
+
+    def __init__(self) -> None:
+        self.addresses = {
+            "b1": ("kafka://one:9092", None),
+            "b2": ("kafka://two:9092", "kafka+ssl://two:9093"),
+        }
+        self.owner: Any = None
+        self.ownership = self
+
+    def kafka_addresses(self) -> Any:
+        return dict(self.addresses)
+
+    def id_of(self, address: Any) -> str | None:
+        return address if address in self.addresses else None
+
+    async def owner_of(self, partition: TopicName) -> Any:
+        if isinstance(self.owner, Exception):
+            raise self.owner
+        return self.owner
+
+
+def test_a_client_is_told_who_leads_or_why_nobody_does() -> None:
+    members = Members()
+    nodes, topic = SharedNodes(members), TopicName.parse("orders")  # type: ignore[arg-type]
+    plain, encrypted = Session(1), Session(2, is_encrypted=True)
+    numbers = node_numbers(members.addresses)
+    assert nodes.own_id == numbers["b1"]
+
+    def leader(session: Session = plain) -> tuple[int, str, int]:
+        found = asyncio.run(nodes.leader_of(topic, session))
+        return found.id, found.host, found.port
+
+    assert leader() == (numbers["b1"], "one", 9092)
+    assert error_of(lambda: leader(encrypted)) is ErrorCode.LISTENER_NOT_FOUND
+    members.owner = "b2"
+    assert leader() == (numbers["b2"], "two", 9092)
+    assert leader(encrypted) == (numbers["b2"], "two", 9093)
+    members.owner = "gone"
+    assert error_of(leader) is ErrorCode.LEADER_NOT_AVAILABLE
+    members.owner = ServiceNotReady("it moves")
+    assert error_of(leader) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert {each.host for each in nodes.seen_by(plain)} == {"one", "two"}
+    assert [each.host for each in nodes.seen_by(encrypted)] == ["two"]
+    del members.addresses["b1"]
+    assert nodes.own_id == NO_NODE
+    assert [each.host for each in nodes.seen_by(plain)] == ["two"]
+
+
+def test_brokers_whose_numbers_would_be_equal_have_different_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pybroker.kafka.shared_nodes.crc32", lambda data: 2**31 - 1)
+    assert sorted(node_numbers(["a", "b", "c"]).values()) == [0, 1, 2**31 - 1]
+
+
+# -- offsets that other clients commit in transactions
+
+
+def test_only_who_may_consume_with_the_group_commits_its_offsets() -> None:
+    class Authorizer:
+        may_use, needed = True, list[str]()
+
+        def may_use_group(self, *_: object) -> bool:
+            return self.may_use
+
+        def require(self, identity: object, need: object, target: Any, what: str) -> None:
+            self.needed.append(what)
+
+    authorizer = Authorizer()
+    names: Any = SimpleNamespace(namespace_name="n")
+    services: Any = SimpleNamespace(authorizer=authorizer, names=names)
+    groups, ada = KafkaForAdmin(services), SimpleNamespace(acting="ada", roles=("ada",))
+    groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
+    groups._check_permitted(None, "g", {})
+    authorizer.may_use = False
+    groups._check_permitted(None, "g", {})
+    with pytest.raises(AuthorizationError):
+        groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
+    services.authorizer = None
+    groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
