@@ -233,6 +233,20 @@ def test_a_leader_that_never_assigns_is_replaced() -> None:
     assert answer is not None and answer.leader == "B-id"
 
 
+def test_the_session_of_who_waited_begins_again_with_the_generation() -> None:
+    world = World()
+    world.stable("A", "B")
+    assert world.join("A", "A-id") is None
+    for _ in range(6):
+        world.pass_ms(5000)
+        assert world.beat("B") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.join("B", "B-id") is not None
+    world.pass_ms(9_999)
+    assert list(world.group.members) == ["A-id", "B-id"]
+    world.pass_ms(1)
+    assert not world.group.members or world.group.state is not GroupState.STABLE
+
+
 def test_an_old_generation_is_refused() -> None:
     world = World()
     world.stable("A")

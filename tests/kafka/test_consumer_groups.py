@@ -150,6 +150,15 @@ def test_who_joins_anew_while_it_gives_up_is_not_removed_for_it() -> None:
     world.settle()
 
 
+def test_who_joins_anew_has_given_up_what_it_had() -> None:
+    world = World()
+    world.join("A")
+    world.join("B")
+    again = world.group.beat(Beat("A", 0, None, 60_000, TOPICS), 0)
+    assert again.assignment == parts(0, 1)
+    assert world.beat("B").assignment == parts(2, 3)
+
+
 def test_a_wrong_epoch_is_fenced() -> None:
     world = World()
     world.join("A")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from kafka_produce import FETCH, batch, create, fetch_body, produce
+from kafka_produce import FETCH, batch, create, fetch_body, produce, produce_body
 from raw_kafka import TIMEOUT_S, RawKafka
 
 from pybroker.kafka.codec.message_table import message_kinds
@@ -206,3 +206,18 @@ def test_a_client_whose_requests_wait_is_not_read(running: RunningBroker) -> Non
 def produce_now(running: RunningBroker, topic: str) -> int:
     with RawKafka(running.kafka_bootstrap) as other:
         return produce(other, topic, batch(b"x"))[0]
+
+
+@pytest.mark.parametrize("error", [Closing("enough"), RuntimeError("a bug")])
+def test_a_pipelined_request_that_fails_ends_the_connection(
+    client: RawKafka, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    create(client, "fails")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pybroker.kafka.connection._outcome", fails)
+        client.send(PRODUCE, 9, produce_body("fails", batch(b"x")))
+        assert client.is_closed()

@@ -173,3 +173,14 @@ def test_what_a_stranger_subscribes_to_does_not_rebalance_the_group(raw: RawKafk
         gone = beat(raw, "strangers", "gone", member_epoch, subscribed_topic_names=["strange"])
         assert gone["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
         assert beat(raw, "strangers", "A", epoch)["member_epoch"] == epoch
+
+
+def test_a_member_is_described_with_the_names_and_the_regex_that_it_said(raw: RawKafka) -> None:
+    create(raw, "found-by-it")
+    for group, names in (("both", ["orders"]), ("one", [])):
+        said = {"subscribed_topic_names": names, "subscribed_topic_regex": "found-.*"}
+        assert join(raw, group, "A", **said)["error_code"] == ErrorCode.NONE
+        (found,) = raw.ask(DESCRIBE, 1, {"group_ids": [group]})["groups"]
+        (member,) = found["members"]
+        assert member["subscribed_topic_names"] == (names or ["found-by-it"])
+        assert member["subscribed_topic_regex"] == "found-.*"

@@ -172,6 +172,7 @@ def test_strangers_are_told_so(raw: RawKafka) -> None:
     assert sync(raw, stranger, "none")["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(raw, "none", 1, stranger) == ErrorCode.ILLEGAL_GENERATION
     alone(raw, "some")
+    assert sync(raw, stranger, "some", x=b"x")["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(raw, "some", 1, stranger) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(raw, "some", 1) == ErrorCode.UNKNOWN_MEMBER_ID
 

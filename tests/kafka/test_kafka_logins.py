@@ -367,3 +367,16 @@ def test_a_handshake_that_is_none_is_closed(authority: Authority) -> None:
         raw.send(METADATA, 1, NO_TOPICS)
         data = raw.socket.recv(100)
         assert data == b"" or data[0] == 0x15  # TLS's alert
+
+
+def test_who_does_not_log_in_in_time_is_sent_away() -> None:
+    settings = TOKEN_SETTINGS | {"handshake_timeout_ms": 5_000}
+    with broker(kafka=True, **settings) as started, RawKafka(started.kafka_bootstrap) as silent:
+        assert silent.ask(API_VERSIONS, 0, {})["api_keys"]
+        with RawKafka(started.kafka_bootstrap) as known:
+            known.ask(HANDSHAKE, 1, {"mechanism": "PLAIN"})
+            login = b"\0any\0" + token("admin").encode()
+            assert known.ask(AUTHENTICATE, 2, {"auth_bytes": login})["error_code"] == 0
+            started.clock.advance("6s")
+            assert silent.is_closed()
+            assert known.ask(METADATA, 9, NO_TOPICS)["brokers"]

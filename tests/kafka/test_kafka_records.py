@@ -228,3 +228,16 @@ def test_a_placeholder_has_offsets_and_no_records() -> None:
     header = checked(placeholder(10, 14))
     assert (header.base_offset, header.last_offset, header.record_count) == (10, 14, 0)
     assert list(DefaultRecordBatch(placeholder(10, 14))) == []
+
+
+@pytest.mark.parametrize("codec", [compression.SNAPPY, compression.LZ4, compression.ZSTD])
+def test_a_codec_without_its_package_is_named(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(name: str) -> None:
+        raise ImportError(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compression.importlib, "import_module", fails)
+        with pytest.raises(UnsupportedCompression):
+            compression.compressed(codec, b"x")
+        with pytest.raises(UnsupportedCompression):
+            at_once(compression.decompress(codec, b"x"))

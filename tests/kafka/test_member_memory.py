@@ -64,6 +64,17 @@ def test_a_group_that_is_gone_takes_nothing() -> None:
     assert memory.size_bytes == 0
 
 
+def test_what_a_user_has_in_another_group_stays_counted() -> None:
+    memory = MemberMemory(SMALL)
+    memory.put("a", {"ada": 20_000})
+    memory.put("b", {"ada": 10_000, "bob": 10_000})
+    of_two = memory.size_bytes
+    memory.drop("a")
+    assert 20_000 < memory.size_bytes < of_two
+    memory.drop("b")
+    assert memory.size_bytes == 0 and not memory._of_user
+
+
 # -- what a group counts
 
 

@@ -282,3 +282,42 @@ def test_an_entry_that_could_not_be_read_is_delivered_again(
         patched.setattr(ShareConsumer, "_read", fails)
         assert ShareMember(raw, "unread", "A", "unread").fetch().error != 0
     assert ShareMember(other, "unread", "B", "unread").fetch().counts == {0: 1}
+
+
+def test_an_acknowledgement_that_is_not_stored_is_told(
+    raw: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(raw, "unstored", b"a")
+    member = ShareMember(raw, "unstored", "A", "unstored")
+    member.fetch()
+
+    async def fails(consumer: ShareConsumer) -> None:
+        raise ManagedLedgerError("the disk has an error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShareConsumer, "stored", fails)
+        assert member.say((0, 0, [ACCEPT])).ack_error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_partition_that_a_session_forgets_is_not_fetched_any_more(raw: RawKafka) -> None:
+    one_record_each(raw, "forgets", 2)
+    member = ShareMember(raw, "forgets", "A", "forgets")
+    assert fetched_of(member, 2, 10) == {0, 1}
+    data = [{"index": each, "records": batch(b"y")} for each in range(2)]
+    body = {"acks": -1, "timeout_ms": 10_000}
+    raw.ask(PRODUCE, 9, body | {"topic_data": [{"name": "forgets", "partition_data": data}]})
+    forgotten = [{"topic_id": member.topic_id, "partitions": [1]}]
+    assert fetched_of(member, 0, 10, forgotten_topics_data=forgotten) == {0}
+
+
+def test_a_share_fetch_counts_for_what_it_has_returned(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    filled(raw, "counted", b"a")
+    assert ShareMember(raw, "counted", "A", "counted").fetch().values
+    assert 0 < running.call(_taken_bytes) < 10_000
+
+
+async def _taken_bytes(started: Any) -> int:
+    size: int = started._kafka.services.fetched.taken_bytes
+    return size

@@ -1,0 +1,180 @@
+"""What is known of groups, driven with values: what expires, what they read, what they cost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from virtual_loop import run_virtually
+
+from pybroker.base.errors import AuthorizationError
+from pybroker.kafka.coordinator.describing import read_by
+from pybroker.kafka.coordinator.expiry import expired
+from pybroker.kafka.coordinator.topic_regexes import FRESH_S, TopicRegexes
+from pybroker.kafka.errors import ErrorCode, KafkaError
+from pybroker.kafka.for_admin import KafkaForAdmin
+from pybroker.kafka.groups.consumer_protocol import topics_of
+from pybroker.kafka.groups.values import GroupKind, StoredGroup, StoredMember
+from pybroker.kafka.offsets.records import (
+    CommitRecord,
+    Committed,
+    GoneRecord,
+    GroupRecord,
+    OwnerRecord,
+    ProducerRecord,
+    RemoveRecord,
+    TopicPartition,
+)
+from pybroker.kafka.offsets.state import OffsetsState, group_cost_bytes
+from pybroker.kafka.transactions.values import ProducerKey, StoredProducer
+from pybroker.transaction.coordinator.sessions.transactional_ids import TransactionalId
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def subscription(*topics: str) -> bytes:
+    """What consumers write about themselves, in version 0."""
+    named = b"".join(len(each).to_bytes(2, "big") + each.encode() for each in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + named
+
+
+# -- which offsets expire
+
+
+def state_of(group: StoredGroup | None, **committed_ms: int) -> OffsetsState:
+    state = OffsetsState()
+    if group is not None:
+        state.apply(GroupRecord("g", group))
+    for order, (topic, at_ms) in enumerate(committed_ms.items()):
+        offset = Committed(1, -1, "", at_ms, order)
+        state.apply(CommitRecord("g", ((TopicPartition(topic, 0), offset),), None))
+    return state
+
+
+def consumers(*topics: str, since_ms: int = 0, protocol_type: str = "consumer") -> StoredGroup:
+    member = StoredMember("m", None, "", "", 10_000, 10_000, subscription(*topics), b"")
+    return StoredGroup(1, protocol_type, "range", "m", (member,), since_ms)
+
+
+NOBODY = StoredGroup(1, "consumer", "", "", (), 100)
+
+
+def test_offsets_expire_of_topics_that_no_member_reads() -> None:
+    state = state_of(consumers("a"), a=0, b=0)
+    assert expired(state, "g", True, 1001, 1000) == RemoveRecord("g", (B,))
+    assert expired(state, "g", True, 1000, 1000) is None
+    assert expired(state, "g", True, 1001, 1000, frozenset({"b"})) == RemoveRecord("g", (A,))
+
+
+def test_nothing_expires_of_members_that_do_not_say_what_they_read() -> None:
+    state = state_of(consumers("a", protocol_type="connect"), a=0, b=0)
+    assert expired(state, "g", True, 10_000, 1000) is None
+
+
+def test_offsets_of_a_group_without_members_expire_after_its_last_one_left() -> None:
+    state = state_of(NOBODY, a=0)
+    assert expired(state, "g", False, 1100, 1000) is None
+    assert expired(state, "g", False, 1101, 1000) == RemoveRecord("g", (A,))
+
+
+def test_a_group_without_offsets_is_gone_in_time() -> None:
+    state = state_of(NOBODY)
+    assert expired(state, "g", False, 1100, 1000) is None
+    assert expired(state, "g", False, 1101, 1000) == GoneRecord("g")
+    assert expired(state, "g", True, 1101, 1000, frozenset()) is None
+
+
+# -- what groups are said to read
+
+
+def test_a_groups_topics_are_those_of_its_members() -> None:
+    def read(stored: StoredGroup | None, beating: Any = None) -> frozenset[str]:
+        shard: Any = SimpleNamespace(
+            beating=lambda _: beating, log=SimpleNamespace(state=state_of(stored))
+        )
+        return read_by(shard, "g")
+
+    beating = SimpleNamespace(topics=frozenset({"c"}))
+    assert read(None) == frozenset()
+    assert read(consumers("a", "b")) == {"a", "b"}
+    assert read(StoredGroup(1, "consumer", "", "", (), 0, GroupKind.CONSUMER), beating) == {"c"}
+    assert read(StoredGroup(1, "share", "", "", (), 0, GroupKind.SHARE), beating) == frozenset()
+
+
+def test_a_subscription_is_read_or_unknown() -> None:
+    assert topics_of(subscription("a", "", "bc")) == {"a", "", "bc"}
+    assert topics_of(subscription("a") + b"user data") == {"a"}
+    assert topics_of(subscription("a")[:-1]) is None
+    assert topics_of(b"\0\0\0\0\0\1\xff\xff") is None
+    assert topics_of(b"\0\0\0\0\0\1\0\1\xff") is None
+    assert topics_of(b"\0") is None
+
+
+def test_topics_by_a_regex_are_looked_for_again_after_ten_seconds() -> None:
+    there, looks = ["abc", "b", "ac"], []
+
+    async def topics() -> AsyncIterator[tuple[str, int]]:
+        looks.append(1)
+        for each in there:
+            yield each, 1
+
+    async def life() -> None:
+        regexes = TopicRegexes()
+        assert await regexes.matching("a.*", topics) == {"abc", "ac"}
+        there.append("ad")
+        assert await regexes.matching("a.*", topics) == {"abc", "ac"}
+        assert len(looks) == 1
+        await asyncio.sleep(FRESH_S)
+        assert await regexes.matching("a.*", topics) == {"abc", "ac", "ad"}
+        with pytest.raises(KafkaError) as refused:
+            await regexes.matching("(", topics)
+        assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    run_virtually(life())
+
+
+# -- what a log of groups takes
+
+
+def test_the_records_of_a_log_are_groups_owners_producers_and_offsets() -> None:
+    state = state_of(consumers("a"), a=0, b=0)
+    state.apply(OwnerRecord("g", "ada"))
+    for name in ("p", "q", "r"):
+        stored = StoredProducer(ProducerKey(7, 3), 2, 60_000)
+        state.apply(ProducerRecord(TransactionalId("ada", name), stored))
+    assert state.record_count == 2 + 1 + 1 + 3
+
+
+def test_the_longer_what_a_group_says_the_more_it_costs() -> None:
+    assert group_cost_bytes("group", NOBODY) == group_cost_bytes("g", NOBODY) + 4
+    one, two = consumers("a"), consumers("aa")
+    assert group_cost_bytes("g", two) == group_cost_bytes("g", one) + 1
+    assert group_cost_bytes("g", one) > group_cost_bytes("g", NOBODY) + len(subscription("a"))
+
+
+# -- offsets that other clients commit in transactions
+
+
+def test_only_who_may_consume_with_the_group_commits_its_offsets() -> None:
+    class Authorizer:
+        may_use, needed = True, list[str]()
+
+        def may_use_group(self, *_: object) -> bool:
+            return self.may_use
+
+        def require(self, identity: object, need: object, target: Any, what: str) -> None:
+            self.needed.append(what)
+
+    authorizer = Authorizer()
+    names: Any = SimpleNamespace(namespace_name="n")
+    services: Any = SimpleNamespace(authorizer=authorizer, names=names)
+    groups, ada = KafkaForAdmin(services), SimpleNamespace(acting="ada", roles=("ada",))
+    groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
+    groups._check_permitted(None, "g", {})
+    authorizer.may_use = False
+    groups._check_permitted(None, "g", {})
+    with pytest.raises(AuthorizationError):
+        groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
+    services.authorizer = None
+    groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
