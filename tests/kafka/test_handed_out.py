@@ -1,11 +1,18 @@
 """How often records were handed out of batches in parts, against a number for each record."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
+from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.kafka.shares.acquired import AcquiredEntry, mask
 from pybroker.kafka.shares.handed_out import HandedOut
+from pybroker.kafka.shares.share_consumer import ShareConsumer
 
 SIZE = 6
 LIMIT = 3
@@ -55,3 +62,33 @@ def test_the_oldest_are_forgotten_when_there_are_too_many() -> None:
     first, last = (delivered(1, 9, size, Position(1, number)) for number in (0, 19))
     assert handed_out.too_often(first, LIMIT) == 1, "the number of the dispatcher counts"
     assert handed_out.too_often(last, LIMIT) == 0
+
+
+def test_members_share_the_counts_though_the_last_one_leaves_while_they_join() -> None:
+    async def scenario() -> None:
+        partition: Any = SimpleNamespace(kept={})
+        subscription: Any = Mock()
+        subscription.name, subscription.consumers, gate = "group", [], asyncio.Event()
+
+        async def add_consumer(consumer: Consumer, _: SubscriptionType) -> None:
+            await gate.wait()
+            subscription.consumers.append(consumer)
+
+        subscription.add_consumer = add_consumer
+        subscription.remove_consumer = subscription.consumers.remove
+
+        async def joined(number: int) -> ShareConsumer:
+            request = SubscribeRequest(number, f"member-{number}")
+            return await ShareConsumer.joined(partition, subscription, request)
+
+        gate.set()
+        leaving = await joined(0)
+        gate.clear()
+        slow = asyncio.ensure_future(joined(1))
+        await asyncio.sleep(0)
+        leaving.close()
+        gate.set()
+        members = await joined(2), await slow
+        assert {id(each._handed_out) for each in members} == {id(partition.kept["group"])}
+
+    asyncio.run(scenario())

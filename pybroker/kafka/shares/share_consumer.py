@@ -76,7 +76,7 @@ class ShareConsumer:
         self._arrived_bytes = self._room_bytes = 0
         self._begun: AcquiredEntry | None = None  # a batch of which records are left to hand out
         self._acquired = AcquiredRecords()
-        self._handed_out: HandedOut = partition.kept.setdefault(subscription.name, HandedOut())
+        self._handed_out = HandedOut()  # that of all members, once it has joined
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -90,6 +90,8 @@ class ShareConsumer:
         except BaseException:
             subscription.remove_consumer(made._consumer)
             raise
+        if not made.closed:  # not sooner: the last member may have left meanwhile
+            made._handed_out = partition.kept.setdefault(subscription.name, made._handed_out)
         return made
 
     # -- ConsumerSink
