@@ -48,10 +48,6 @@ class KafkaListener:
 
         return KafkaForAdmin(self._services)
 
-    @property
-    def sessions(self) -> list[Session]:
-        return [connection.session for connection in self._places]
-
     async def start(
         self, plain: Endpoint | None, tls: TlsListener | None = None
     ) -> tuple[str, int] | None:

@@ -136,6 +136,14 @@ def test_who_does_not_give_up_in_time_is_removed() -> None:
     assert list(world.group.members) == ["B"]
 
 
+def test_a_group_looks_again_when_a_member_must_have_given_up() -> None:
+    world = World()
+    world.group.beat(Beat("A", 0, None, 10_000, TOPICS, owned=frozenset()), 0)
+    world.join("B")
+    world.group.beat(Beat("A", world.group.members["A"].epoch, owned=parts(0, 1, 2, 3)), 1)
+    assert world.group.wake_ms == 10_001
+
+
 def test_who_joins_anew_while_it_gives_up_is_not_removed_for_it() -> None:
     world = World()
     world.join("A")
@@ -277,6 +285,16 @@ def test_uniform_takes_away_as_little_as_it_can() -> None:
     assert sorted(map(len, after.values())) == [2, 2, 2]
     assert after["A"] < before["A"] and after["B"] < before["B"]
     assert uniform(some, {"a": 6}, after) == after
+
+
+def test_uniform_evens_out_what_members_with_other_topics_have() -> None:
+    some = {"A": frozenset({"a"}), "B": frozenset({"a", "b"})}
+    everything = parts(0, 1, 2, 3) | parts(0, topic="b")
+    found = uniform(some, {"a": 4, "b": 1}, {"A": frozenset(), "B": everything})
+    assert sorted(map(len, found.values())) == [2, 3]
+    assert found["A"] | found["B"] == everything
+    many = uniform(some, {"a": 1, "b": 4}, {"A": frozenset(), "B": everything})
+    assert many == {"A": parts(0), "B": parts(0, 1, 2, 3, topic="b")}
 
 
 def test_range_gives_neighbours_to_one_member() -> None:

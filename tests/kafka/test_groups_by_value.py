@@ -9,13 +9,24 @@ import pytest
 from virtual_loop import run_virtually
 
 from pybroker.base.errors import AuthorizationError
+from pybroker.kafka.coordinator.consumer_groups import ConsumerGroups
 from pybroker.kafka.coordinator.describing import read_by
 from pybroker.kafka.coordinator.expiry import expired
+from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.coordinator.topic_regexes import FRESH_S, TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.for_admin import KafkaForAdmin
+from pybroker.kafka.groups.classic_group import ClassicGroup
 from pybroker.kafka.groups.consumer_protocol import topics_of
-from pybroker.kafka.groups.values import GroupKind, StoredGroup, StoredMember
+from pybroker.kafka.groups.joining import join
+from pybroker.kafka.groups.values import (
+    GroupKind,
+    GroupLimits,
+    JoinRequest,
+    Protocol,
+    StoredGroup,
+    StoredMember,
+)
 from pybroker.kafka.offsets.records import (
     CommitRecord,
     Committed,
@@ -178,3 +189,37 @@ def test_only_who_may_consume_with_the_group_commits_its_offsets() -> None:
         groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
     services.authorizer = None
     groups._check_permitted(ada, "g", {})  # type: ignore[arg-type]
+
+
+# -- who may join
+
+
+def test_who_joins_a_group_that_is_there_needs_no_room_for_another() -> None:
+    shard: Any = Shard.__new__(Shard)
+    asked: list[str] = []
+    shard.check_room = lambda group_id, user: asked.append(user)
+    shard.consumers = SimpleNamespace(groups={"c": SimpleNamespace(kind=GroupKind.CONSUMER)})
+    shard.shares = SimpleNamespace(groups={"s": SimpleNamespace(kind=GroupKind.SHARE)})
+    shard.groups = {"empty": ClassicGroup("empty", GroupLimits(), 0)}
+    for group_id in ("c", "empty"):
+        shard.check_joins(group_id, GroupKind.CONSUMER, "ada")
+    assert not asked
+    shard.check_joins("new", GroupKind.CONSUMER, "ada")
+    assert asked == ["ada"]
+    for group_id, kind in (("c", GroupKind.SHARE), ("s", GroupKind.CONSUMER)):
+        with pytest.raises(KafkaError) as refused:
+            shard.check_joins(group_id, kind, "ada")
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    request = JoinRequest("", "m", "consumer", (Protocol("range", b""),), 10_000, 60_000)
+    join(shard.groups["empty"], request, object(), 0)
+    with pytest.raises(KafkaError, match="members with group"):
+        shard.check_joins("empty", GroupKind.CONSUMER, "ada")
+
+
+def test_the_clock_of_groups_counts_milliseconds() -> None:
+    clock: Any = SimpleNamespace(monotonic_s=lambda: 20.0)
+    shard: Any = Shard.__new__(Shard)
+    shard._clock = clock
+    nothing: Any = None
+    groups = ConsumerGroups(nothing, nothing, clock, nothing)
+    assert shard.now_ms() == groups._now_ms() == 20_000

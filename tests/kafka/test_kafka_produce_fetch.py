@@ -254,17 +254,30 @@ def test_a_snapshot_and_the_log_behind_it_tell_the_sequences() -> None:
             assert produce(raw, "t", sequenced(count, b"x"))[0] == 0
 
 
+def fails(found: Topic, producer: Any, run: Any, published: Any, taken: Any = None) -> None:
+    published(None, PersistenceError("the disk is full"))
+
+
 def test_a_write_that_fails_may_be_sent_again(
     raw: RawKafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(found: Topic, producer: Any, run: Any, published: Any, taken: Any = None) -> None:
-        published(None, PersistenceError("the disk is full"))
-
     assert produce(raw, topic, sequenced(0, b"a")) == (0, 0)
     with monkeypatch.context() as failing:
         failing.setattr(Topic, "publish", fails)
         assert produce(raw, topic, sequenced(1, b"b"))[0] == ErrorCode.KAFKA_STORAGE_ERROR
     assert produce(raw, topic, sequenced(1, b"b")) == (0, 1)
+
+
+def test_what_follows_a_beginning_that_was_not_stored_waits_for_it(
+    raw: RawKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(Topic, "publish", fails)
+        assert produce(raw, topic, sequenced(0, b"a"))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    follows = sequenced(1, b"b")
+    assert produce(raw, topic, follows)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(raw, topic, sequenced(0, b"a")) == (0, 0)
+    assert produce(raw, topic, follows) == (0, 1)
 
 
 # -- Fetch
