@@ -48,6 +48,8 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "OffsetCommit": (8, 7, {"group_id": "g", "topics": [{"name": "orders", "partitions": COMMIT}]}),
     "OffsetFetch": (9, 8, {"groups": [{"group_id": name, "topics": None} for name in NAMES]}),
     "FindCoordinator": (10, 4, {"coordinator_keys": NAMES}),
+    "LeaveGroup": (13, 4, {"group_id": "g", "members": [{"member_id": n} for n in NAMES]}),
+    "SyncGroup": (14, 3, {"group_id": "g", "assignments": [{"member_id": n} for n in NAMES]}),
     "DescribeGroups": (15, 5, {"groups": NAMES}),
     "DeleteTopics": (20, 5, {"topic_names": NAMES}),
     "OffsetForLeaderEpoch": (
@@ -119,6 +121,18 @@ def test_configs_that_are_asked_for_twice_are_told_once(running: RunningBroker) 
     with RawKafka(running.kafka_bootstrap) as raw:
         (found,) = raw.ask(32, 4, {"resources": asked})["results"]
     assert found["configs"]
+
+
+@pytest.mark.parametrize(("many", "code"), [(100, 79), (101, 10), (20_000, 10)])
+def test_a_member_of_too_many_protocols_is_refused(
+    running: RunningBroker, many: int, code: int
+) -> None:
+    """79: the member is given an id first. 10: MESSAGE_TOO_LARGE."""
+    protocols = [{"name": f"p{at}", "metadata": b""} for at in range(many)]
+    body = {"group_id": f"g{many}", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    body |= {"protocol_type": "consumer", "protocols": protocols}
+    with RawKafka(running.kafka_bootstrap) as raw:
+        assert raw.ask(11, 5, body)["error_code"] == code
 
 
 async def _looked_at(items: list[int]) -> list[int]:

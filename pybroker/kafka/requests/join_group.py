@@ -20,11 +20,13 @@ _SKIPS_ASSIGNMENT: Final = 9
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
     require_group(services, session, request["group_id"])
+    # One too many is refused as a hundred thousand are, and takes no time.
+    protocols = request["protocols"][: services.groups.limits.group.max_protocols + 1]
     asked = JoinRequest(
         request["member_id"],
         fresh_id(services.rng, request["group_instance_id"] or request.client_id),
         request["protocol_type"],
-        tuple(Protocol(each["name"], bytes(each["metadata"])) for each in request["protocols"]),
+        tuple(Protocol(each["name"], bytes(each["metadata"])) for each in protocols),
         request["session_timeout_ms"],
         _rebalance_timeout_ms(request),
         request["group_instance_id"],

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pybroker.kafka.groups.values import SyncRequest
+from pybroker.kafka.pacing import paced
 from pybroker.kafka.permissions import require_group
 from pybroker.kafka.services import KafkaServices
 from pybroker.kafka.session import Request, Session
@@ -14,10 +15,14 @@ from pybroker.kafka.session import Request, Session
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
     require_group(services, session, request["group_id"])
+    assignments = [
+        (each["member_id"], bytes(each["assignment"]))
+        async for each in paced(request["assignments"])
+    ]
     asked = SyncRequest(
         request["member_id"],
         request["generation_id"],
-        tuple((each["member_id"], bytes(each["assignment"])) for each in request["assignments"]),
+        tuple(assignments),
         request["group_instance_id"],
         request["protocol_type"],
         request["protocol_name"],
