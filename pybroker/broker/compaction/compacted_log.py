@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import DamagedEntries, ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.wire.message_metadata import last_batch_index
@@ -70,7 +70,7 @@ class CompactedLog:
 
     async def find(self, position: Position) -> Position:
         """The log's own position of the first entry whose topic position is at or after
-        `position`.
+        `position`, or perhaps is: that of a damaged entry is not known.
         """
         infos = self.ledger.ledgers()
         stops = list(accumulate(info.entries for info in infos))
@@ -81,9 +81,15 @@ class CompactedLog:
 
         low, high = 0, stops[-1]
         while low < high:
-            middle = (low + high) // 2
-            if await self._stands_at(at(middle)) < position:
-                low = middle + 1
+            middle = whole = (low + high) // 2
+            stands: Position | None = None
+            while stands is None and whole < high:
+                try:
+                    stands = await self._stands_at(at(whole))
+                except DamagedEntries as damaged:
+                    whole += damaged.last + 1 - at(whole).entry_id
+            if stands is not None and stands < position:
+                low = whole + 1
             else:
                 high = middle
         return self.ledger.last_confirmed.after if low == stops[-1] else at(low)

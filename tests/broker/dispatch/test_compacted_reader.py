@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import pytest
 from dispatch_fakes import FakeTopic, with_topic
 
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.compaction import compacted_log
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
 from pybroker.broker.dispatch import compacted_reader
@@ -331,5 +333,31 @@ def test_a_disk_that_does_not_answer_is_not_asked_again_at_once() -> None:
         assert world.compacted.peek(100, PLENTY) is None
         await world.some_turns()
         assert (world.resumed, world.compaction.failures) == (0, [])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "damaged", [(first, last) for last in range(5) for first in range(last + 1)]
+)
+def test_a_place_is_found_beside_damaged_entries(damaged: tuple[int, int]) -> None:
+    """What comes before them is still to be read, and who is past them does not come back."""
+    first, last = damaged
+
+    async def scenario(world: World) -> None:
+        await world.keep(*map(kept, range(0, 10, 2)), horizon=at(9))
+        ledger = (log := await world.compaction.log()).ledger
+        read = ledger.read
+
+        async def damaged_read(position: Position, *limits: Any) -> EntryRun | None:
+            if first <= position.entry_id <= last:
+                raise DamagedEntries(position.ledger_id, first, last, "bad checksum")
+            return await read(position, *limits)
+
+        with patch.object(ledger, "read", damaged_read):
+            for entry_id in range(10):
+                before = [n for n in range(5) if 2 * n < entry_id and not first <= n <= last]
+                found = await log.find(at(entry_id))
+                assert found.entry_id == max(before, default=-1) + 1
 
     run(scenario)
