@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pybroker.admin.http.authenticated import CERTIFICATE
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError
+from pybroker.base.machines import machine_of
 from pybroker.base.version import version
 from pybroker.console.api import OUTER_RECEIVE, Api, Refused
 from pybroker.console.assets import ASSETS, WITHOUT_LOGIN, asset_url, assets
@@ -157,14 +158,15 @@ class ConsoleApplication:
             return Part(bytes(answer.body), is_last=answer.status_code >= 400)
 
         first = await view.handler(visit)  # may raise a refusal
-        if not self._streams.has_room(visit.browser_id):
+        machine = machine_of(address_of(visit.request))
+        if not self._streams.make_room(visit.browser_id, machine):
             return Response(status_code=429)
 
         def is_open() -> bool:
             return self._sessions is None or self._sessions.is_open(visit.browser_id)
 
         begins_with = Part(bytes(first.body))
-        return EventStream(self._streams, visit.browser_id, begins_with, part, is_open)
+        return EventStream(self._streams, visit.browser_id, begins_with, part, is_open, machine)
 
     def _found(self, request: Request, path: str) -> tuple[Page, View, dict[str, Any]]:
         method = "GET" if request.method == "HEAD" else request.method

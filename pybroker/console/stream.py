@@ -2,7 +2,9 @@
 
 A stream ends when its browser disconnects, its session ends or the broker stops. It checks the
 session before each event and at least every two seconds, so nothing is sent after the role has
-logged out. The number of streams is limited; without a stream, a page polls with htmx.
+logged out. The number of streams is limited; without a stream, a page polls with htmx. When all are
+in use, the machine with the most gives its oldest to one that has fewer: a visitor is as many
+browsers as it says it is.
 
 Source: HTML Living Standard, "Server-sent events".
 """
@@ -39,32 +41,54 @@ class Part:
     is_last: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class Place:
+    """One open stream."""
+
+    browser_id: str
+    machine: str
+    given_away: bool = False
+
+
 class Streams:
-    """The number of open streams, by the browser's id."""
+    """The open streams, the oldest first."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self._open: list[Place] = []
 
     def __len__(self) -> int:
-        return self._open.total()
+        return len(self._open)
 
-    def has_room(self, browser_id: str) -> bool:
-        return len(self) < MOST_STREAMS and self._open[browser_id] < MOST_OF_BROWSER
+    def make_room(self, browser_id: str, machine: str = "") -> bool:
+        """Whether there is room for one more, perhaps in the place of another machine's."""
+        if sum(each.browser_id == browser_id for each in self._open) >= MOST_OF_BROWSER:
+            return False
+        if len(self._open) < MOST_STREAMS:
+            return True
+        of_machine = Counter(each.machine for each in self._open)
+        richest, most = of_machine.most_common(1)[0]
+        if most <= of_machine[machine] + 1:
+            return False
+        oldest = next(each for each in self._open if each.machine == richest)
+        oldest.given_away = True
+        self._open.remove(oldest)
+        return True
 
     @contextmanager
-    def opened(self, browser_id: str) -> Iterator[None]:
-        self._open[browser_id] += 1
+    def opened(self, browser_id: str, machine: str = "") -> Iterator[Place]:
+        place = Place(browser_id, machine)
+        self._open.append(place)
         try:
-            yield
+            yield place
         finally:
-            self._open[browser_id] -= 1
-            self._open += Counter()  # removes browsers without streams
+            if not place.given_away:
+                self._open.remove(place)
 
 
 class EventStream(Response):
     """Streams the content: `first`, then the results of `part`. None ends the stream, because the
     session has ended; `is_open` is a cheap check of that. Send it in the turn of the loop that
-    found room.
+    made room. If its place is given away it ends without a word: the browser asks again.
     """
 
     media_type = MEDIA_TYPE
@@ -76,33 +100,35 @@ class EventStream(Response):
         first: Part,
         part: Callable[[], Awaitable[Part | None]],
         is_open: Callable[[], bool],
+        machine: str = "",
     ) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._streams = streams
-        self._browser_id = browser_id
+        self._browser_id, self._machine = browser_id, machine
         self._first = first
         self._part = part
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.opened(self._browser_id), suppress(ClientDisconnect):
+        opened = self._streams.opened(self._browser_id, self._machine)
+        with opened as place, suppress(ClientDisconnect):
             scope.get(ENDLESS, _nothing)()
-            await unless_gone(receive, self._send_all(send))
+            await unless_gone(receive, self._send_all(send, place))
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, place: Place) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         await send(_body(b"retry: %d\n\n" % _RETRY_MS))
-        async for event in self._events():
+        async for event in self._events(place):
             await send(_body(event))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _events(self, place: Place) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         sent, sent_s, pause_s = self._first.html, loop.time(), _SOONEST_S
         yield event_of("part", sent)
-        while await self._stays_open(pause_s):
+        while await self._stays_open(pause_s, place):
             await own_turn()
             began_s = time.monotonic()  # the loop's time may jump by hours meanwhile
             part = await self._part()
@@ -117,15 +143,16 @@ class EventStream(Response):
                 sent_s = loop.time()
             if part.is_last:
                 return
-        yield event_of("over", b"")
+        if not place.given_away:
+            yield event_of("over", b"")
 
-    async def _stays_open(self, pause_s: float) -> bool:
-        """Waits; returns False as soon as the session has ended."""
+    async def _stays_open(self, pause_s: float, place: Place) -> bool:
+        """Waits; returns False as soon as the session has ended, or the place is given away."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + pause_s
-        while self._is_open() and (left_s := due_s - loop.time()) > 0:
+        while self._is_open() and not place.given_away and (left_s := due_s - loop.time()) > 0:
             await sleep_in_real_time(min(left_s, _SOONEST_S))
-        return self._is_open()
+        return self._is_open() and not place.given_away
 
 
 def event_of(name: str, data: bytes) -> bytes:

@@ -23,6 +23,7 @@ from pybroker.console.stream import (
     MOST_STREAMS,
     EventStream,
     Part,
+    Place,
     Streams,
     event_of,
 )
@@ -122,10 +123,55 @@ def test_the_number_of_all_streams_is_limited() -> None:
     streams = Streams()
     with ExitStack() as stack:
         for number in range(MOST_STREAMS):
-            assert streams.has_room(str(number))
+            assert streams.make_room(str(number))
             stack.enter_context(streams.opened(str(number)))
-        assert not streams.has_room("one more")
-    assert len(streams) == 0 and streams.has_room("one more")
+        assert not streams.make_room("one more")
+    assert len(streams) == 0 and streams.make_room("one more")
+
+
+def test_a_machine_that_has_all_streams_gives_some_to_another() -> None:
+    streams = Streams()
+    with ExitStack() as stack:
+        greedy = [stack.enter_context(streams.opened(str(n), "a")) for n in range(MOST_STREAMS)]
+        for number in range(MOST_STREAMS // 2):
+            assert streams.make_room(f"b{number}", "b")
+            stack.enter_context(streams.opened(f"b{number}", "b"))
+        assert [each.given_away for each in greedy] == [True] * 25 + [False] * 25, "the oldest"
+        assert not streams.make_room("b25", "b"), "they have as many"
+        assert not streams.make_room("50", "a")
+        assert len(streams) == MOST_STREAMS
+    assert len(streams) == 0
+
+
+def test_a_stream_whose_place_is_given_away_ends_and_does_not_say_that_the_session_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "_SOONEST_S", 0.01)
+    streams, sent = Streams(), list[bytes]()
+    begun = asyncio.Event()
+
+    async def part() -> Part:
+        return Part(b"")
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+        begun.set()
+
+    async def watch() -> None:
+        async def receive() -> Message:
+            return await asyncio.get_running_loop().create_future()
+
+        watched = EventStream(streams, "b", Part(b"0"), part, lambda: True, "a")
+        watching = asyncio.create_task(watched({}, receive, send))
+        await begun.wait()
+        with ExitStack() as stack:
+            for number in range(MOST_STREAMS - 1):
+                stack.enter_context(streams.opened(str(number), "a"))
+            assert streams.make_room("other", "other")
+            await asyncio.wait_for(watching, PATIENCE_S)
+
+    asyncio.run(watch())
+    assert event_of("part", b"0") in sent and event_of("over", b"") not in sent
 
 
 def test_a_clock_that_is_moved_during_a_part_does_not_delay_the_next(
@@ -169,7 +215,7 @@ def test_an_advance_of_the_clock_does_not_stop_at_the_pauses_of_a_stream() -> No
             return Part(b"")
 
         watched = EventStream(Streams(), "b", Part(b""), part, lambda: True)
-        pausing = loop.create_task(watched._stays_open(60.0))
+        pausing = loop.create_task(watched._stays_open(60.0, Place("b", "")))
         await asyncio.sleep(0)
         assert [in_real_time(timer) for timer in loop._scheduled] == [True]
         pausing.cancel()
