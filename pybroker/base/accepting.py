@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-ACCEPTED_A_TURN: Final = 16
+ACCEPTED_A_TURN: Final = 16  # since Python 3.14, one more
 _BACKLOG: Final = 1024  # connections that the system queues until they are accepted
 
 

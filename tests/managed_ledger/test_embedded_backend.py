@@ -113,6 +113,8 @@ def test_after_the_disk_has_failed_it_is_told_once_and_nothing_is_written_at_the
         await backend.open()
         for _ in range(2):
             await backend.metadata.put("key", b"x" * 200)
+        for _ in range(100):  # the checkpoint ends
+            await asyncio.sleep(0)
         disk.fault = failing(errno.EIO, ("fdatasync", ""))
         with pytest.raises(StorageFailed):
             await backend.metadata.put("key", b"x")

@@ -61,7 +61,7 @@ class Checkpoints:
         self._on_failure = on_failure
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._gave_up = False
         self._names_to_sync = False  # new names of ledger files, perhaps from an earlier attempt
         self._ledger_went_in = -1  # the newest journal that may hold entries of a deleted one
         self._stalled: ManagedLedgerError | None = None
@@ -104,6 +104,10 @@ class Checkpoints:
         if self._task is not None:
             await self._task
 
+    def give_up(self) -> None:
+        """The disk has failed: begin nothing more."""
+        self._gave_up = self._stopping = True
+
     async def run_once(self) -> None:
         """Do the work that is due. Raises OSError."""
         await self._unlink_doomed()  # first: the checkpoint may need their room
@@ -115,6 +119,8 @@ class Checkpoints:
         while not self._stopping:
             await self._due.wait()
             self._due.clear()
+            if self._gave_up:
+                return
             try:
                 await self.run_once()
                 self._stalled = None

@@ -294,6 +294,7 @@ class EmbeddedBackend(QueueingBackend):
     def _fail(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
+            self._checkpoints.give_up()
             self._on_fatal(error)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
