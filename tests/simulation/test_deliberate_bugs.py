@@ -151,6 +151,7 @@ CASES = {
     "parents-ended-before-the-record": Case("STUCK", 124, ("splitting",)),
     "pruned-before-their-ancestors": Case("KEY ORDER", 6, ("splitting",)),
     "two-layouts-of-one-epoch": Case("TWO LAYOUTS", 0, ("splitting",)),
+    "sealed-segments-forget-who-wrote": Case("DOUBLED", 84, ("splitting",)),
 }
 
 

@@ -116,6 +116,11 @@ class Deduplication:
         self._known_ends: dict[TxnId, bool] | None = None  # during recovery: whether aborted
         self._met: dict[str, SequenceRanges] = {}  # ids that recovery found in the log, by producer
 
+    def knows(self, producer: str) -> bool:
+        """Whether it may have sent messages that are stored, also in open transactions."""
+        in_transactions = self._writers.values()
+        return producer in self._producers or any(producer in each for each in in_transactions)
+
     def last_sequence_id(self, producer: str) -> int:
         """-1 for a producer that never published here. Aborted ids do not count, and neither do ids
         that are not durable yet: the producer continues after the returned id, and a crash may lose

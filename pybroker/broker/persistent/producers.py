@@ -6,7 +6,7 @@ exclusive owners; a producer that reconnects with an older epoch was fenced.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol
@@ -166,7 +166,11 @@ class Producers:
 
     def disconnect(self, reason: PulsarError) -> None:
         """Disconnect all producers; a waiting one gets the reason as the answer to its request."""
-        for producer in self.everybody():
+        self.close(self.everybody(), reason)
+
+    def close(self, producers: Iterable[Producer], reason: PulsarError) -> None:
+        """Like `disconnect`, only these. It does nothing for one that has left."""
+        for producer in producers:
             self._forget(producer)
             if not self._tell(producer, reason):
                 producer.owner.close_producer(producer, str(reason))

@@ -15,13 +15,11 @@ from typing import Final
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from managed_ledger.shared_task import shared_task
 from pybroker.base.errors import (
     PersistenceError,
     ProducerFenced,
     PulsarError,
     ServiceNotReady,
-    TopicTerminated,
 )
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks, do_nothing
@@ -33,6 +31,7 @@ from pybroker.broker.persistent.entry_metadata import stamping
 from pybroker.broker.persistent.life import Life, everything
 from pybroker.broker.persistent.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.persistent.publishing import LAST_WRITES_S, OnTheWay, Published, PublishRun
+from pybroker.broker.persistent.termination import Termination
 from pybroker.broker.persistent.topic_services import TopicServices
 from pybroker.broker.persistent.write_counts import WriteCounts
 from pybroker.broker.policies.effective import Effective
@@ -51,7 +50,7 @@ from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import last_batch_index
 
 _EPOCH: Final = "topic.epoch"
-TERMINATED: Final = "terminated"
+
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +61,7 @@ class Topic(Life[Subscription]):
         "_notified",
         "_on_the_way",
         "_subscribing",
-        "_terminated",
-        "_terminating",
+        "_termination",
         "aborted",
         "buffer",
         "bytes_in",
@@ -124,9 +122,8 @@ class Topic(Life[Subscription]):
         self.delayed_account = DelayedAccount()
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
         self._subscribing = Subscribing()
-        self._terminated = TERMINATED in ledger.properties  # permanently
-        self._terminating: asyncio.Task[Position] | None = None
         self._on_the_way = OnTheWay()
+        self._termination = Termination(name, ledger, self.producers, self._on_the_way)
         self._notified = False
 
     @classmethod
@@ -203,6 +200,8 @@ class Topic(Life[Subscription]):
         refusal = self._refusal(producer)
         if refusal is not None:
             published(None, refusal)
+            if self._termination.done:
+                self._termination.tell([producer])
             return
         self.messages_in += sum(run.message_counts)
         self.published_at_ms = self.clock.now_ms()
@@ -221,10 +220,7 @@ class Topic(Life[Subscription]):
             )
         if self._closed is not None:
             return self._unloading()
-        return self._no_more_messages() if self.terminated else None
-
-    def _no_more_messages(self) -> TopicTerminated:
-        return TopicTerminated(f"{self.name} was terminated; it accepts no more messages")
+        return self._termination.refusal() if self._termination.begun else None
 
     def _notifying(self, published: Published) -> Published:
         self._on_the_way.count += 1
@@ -257,9 +253,9 @@ class Topic(Life[Subscription]):
         """True if it may publish now; False if it waits, and `granted` will be called. Raises
         ProducerBusy, ProducerFenced, TopicTerminated, ServiceNotReady.
         """
-        if self.terminated:
-            raise self._no_more_messages()
+        self._termination.admit(producer, self.deduplication)
         await check_producers(self, producer.encrypts)
+        self._termination.admit(producer, self.deduplication)
         with self._told_when_unloaded():
             return await self.producers.add(producer, granted)
 
@@ -383,45 +379,23 @@ class Topic(Life[Subscription]):
 
     @property
     def terminated(self) -> bool:
-        return self._terminating is not None or self._terminated
+        return self._termination.begun
 
     @property
     def ended(self) -> bool:
         """Terminated, and no commit can append messages from the side log any more."""
-        return self._terminated and not self.buffer.has_aside
+        return self._termination.done and not self.buffer.has_aside
 
     async def terminate(self) -> Position:
         """Accept no more messages; returns the position of the last one. Readers may not have
         reached it yet because of an open transaction, and commits still append messages from the
-        side log. Concurrent callers share the outcome.
+        side log. Raises ServiceNotReady.
         """
-        if self._terminating is None:
-            self._terminating = shared_task(self._terminate())
-        return await asyncio.shield(self._terminating)
-
-    async def _terminate(self) -> Position:
-        """Producers are closed after their receipts, and get the reason when they reconnect: some
-        clients wait forever if a producer is told only in the answer to a message.
-        """
-        try:
-            if not await self._on_the_way.settled():
-                raise ServiceNotReady(f"messages were not written within {LAST_WRITES_S:g} s")
-            await self.ledger.set_property(TERMINATED, "true")
-            self._terminated = True
-            self.producers.disconnect_all(self._no_more_messages())
-        # Messages that came meanwhile were not answered and must be resent.
-        except Exception as error:
-            self.producers.disconnect(
-                ServiceNotReady(f"{self.name} could not be terminated: {error}")
-            )
-            raise
-        finally:
-            self._terminating = None
-        self._tell_of_the_end()
+        await self._termination.terminate(self._tell_of_the_end)
         return self.buffer.last_visible_position(self.ledger.last_confirmed.after)
 
     def _tell_of_the_end(self) -> None:
-        if self._terminated and self.ended:
+        if self.ended:
             for subscription in self.subscriptions.values():
                 subscription.dispatch.topic_ended()
 

@@ -1,8 +1,10 @@
 """When a sealed segment is no longer needed: it may be deleted with its messages.
 
 It has ended, its children have begun, its retention time is over, nobody is connected, and every
-subscription has acknowledged everything. Its ancestors go first: a subscription that is still
-there, and has nothing to read here, must know that this segment's children come later.
+subscription has acknowledged everything. With deduplication it stays for a while, so that producers
+whose connection was lost can come back and learn what it has stored. Its ancestors go first: a
+subscription that is still there, and has nothing to read here, must know that this segment's
+children come later.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from pybroker.broker.scalable.segments import LoadsTopics, has_begun
 from pybroker.broker.scalable.serving import ServesTopics
 
 _PRUNE_EVERY_S: Final = 60.0
+_COMEBACK_MS: Final = 60_000  # clients give a message up after 30 s, by default
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +127,8 @@ def _have_begun(
 def _is_unneeded(topic: Topic, segment: SegmentRecord, now_ms: int) -> bool:
     if not topic.ended or topic.busy or topic.in_use or topic.retention_ms < 0:
         return False
-    if now_ms < segment.sealed_ms + topic.retention_ms:
+    stays_ms = 0 if topic.deduplication is None else _COMEBACK_MS
+    if now_ms < segment.sealed_ms + max(topic.retention_ms, stays_ms):
         return False
     return not any(each.backlog for each in topic.subscriptions.values())
 

@@ -14,7 +14,8 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
-from pybroker.broker.persistent.topic import TERMINATED, Topic
+from pybroker.broker.persistent.termination import TERMINATED
+from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable.record import SegmentRecord, TopicRecord, of_segment
 from pybroker.broker.subscriptions import isolation
 from pybroker.broker.subscriptions.beginnings import begin_after

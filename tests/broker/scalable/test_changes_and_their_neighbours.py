@@ -74,6 +74,24 @@ def test_an_empty_segment_stays_while_an_ancestor_has_a_backlog() -> None:
     run(go)
 
 
+@pytest.mark.parametrize("deduplicates", [True, False])
+def test_with_deduplication_a_sealed_segment_stays_for_producers_that_come_back(
+    deduplicates: bool,
+) -> None:
+    async def go(world: World) -> None:
+        scalable = world.topics.scalable
+        await scalable.create(ORDERS)
+        await scalable.split(ORDERS, 0)
+        if not deduplicates:
+            assert await scalable.pruner.prune_unneeded(ORDERS) == [0]
+            return
+        assert await scalable.pruner.prune_unneeded(ORDERS) == []
+        await asyncio.sleep(121)  # the broker prunes each minute
+        assert 0 not in scalable.get(ORDERS).segments
+
+    run(go, broker_deduplication_enabled=deduplicates)
+
+
 def test_a_broker_that_lost_the_topic_deletes_no_segment_that_its_successor_made() -> None:
     async def go(world: World) -> None:
         scalable = world.topics.scalable

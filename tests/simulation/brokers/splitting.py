@@ -6,7 +6,6 @@ What is promised is what one broker promises: see features/splitting.py.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from checks.history import Logs, Sent
@@ -15,12 +14,11 @@ from clients import admin
 from clients.plain import Process, new_client, receive_one, value_of
 from clients.transacting import FAILURES
 from features.feature import Feature
-from features.splitting import AWAY, NAME, NAMESPACE, Layouts, Splitter, Writer
+from features.splitting import AWAY, NAME, NAMESPACE, Layouts, Splitter, WholeWriter, Writer
 
 from brokers import trouble
 from brokers.administering import Unanswered, ask
 from brokers.migrating import taken_from
-from pybroker.broker.scalable.layout import Layout
 from pybroker.client.options import InitialPosition
 from pybroker.client.scalable import Checkpoint
 
@@ -44,13 +42,6 @@ class Asking:
         if member is None or self._rng.random() < 0.1:
             member = self._rng.choice(self._cluster.members)
         return await admin.ask(member, work, crash)
-
-
-class WholeWriter(Writer):
-    """The client finds each key's segment."""
-
-    def place(self, key: int, layout: Layout) -> tuple[str, Mapping[str, str]]:
-        return str(NAME), {"partition_key": f"key-{key}"}
 
 
 class Reader(Process):

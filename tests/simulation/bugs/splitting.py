@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.namespaces.tenants import scalable_key
+from pybroker.broker.persistent.termination import Termination
 from pybroker.broker.persistent.topic import Topic
 from pybroker.broker.scalable import drains, pruning, record, segments
 from pybroker.broker.scalable.topics import ScalableTopics
@@ -99,7 +100,20 @@ def buckets_handed_over_too_early() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sealed_segments_forget_who_wrote() -> Iterator[None]:
+    """A producer that comes back to a sealed segment is refused at once, as by Apache's broker."""
+    right = Termination.admit
+
+    def admit(self: Termination, producer: Any, _: Any) -> None:
+        right(self, producer, None)
+
+    with patch.object(Termination, "admit", admit):
+        yield
+
+
 BUGS = {
+    "sealed-segments-forget-who-wrote": sealed_segments_forget_who_wrote,
     "buckets-handed-over-too-early": buckets_handed_over_too_early,
     "children-before-their-parents": children_before_their_parents,
     "children-without-subscriptions": children_without_subscriptions,

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.broker.persistent.topic import TERMINATED
+from pybroker.broker.persistent.termination import TERMINATED
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 
 

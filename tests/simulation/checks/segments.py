@@ -21,6 +21,17 @@ def missed(sent: Mapping[str, Sent], read: Collection[str], who: str) -> list[st
     return [f"LOSS: {who} missed {value}" for value in certain(sent) if value not in read]
 
 
+def doubled(
+    sent: Mapping[str, Sent], read: Mapping[str, Collection[object]], who: str
+) -> list[str]:
+    """`read`: values, and the places where each is stored. With deduplication it is one."""
+    return [
+        f"DOUBLED: {who} got {value} {len(places)} times, with different ids"
+        for value, places in read.items()
+        if value in sent and len(places) > 1
+    ]
+
+
 def of_aborted(sent: Mapping[str, Sent], read: Iterable[str], who: str) -> list[str]:
     return [
         f"ABORTED READ: {who} got {value} of {txn.name}"

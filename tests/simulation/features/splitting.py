@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from checks.history import Logs, Sent
-from checks.segments import certain, missed, of_aborted, out_of_order
+from checks.segments import certain, doubled, missed, of_aborted, out_of_order
 from clients.admin import Unanswered, ask
 from clients.plain import Process, value_of
 from clients.transacting import FAILURES, Transacting
@@ -44,6 +44,7 @@ MOST_ACTIVE: Final = 5
 QUIET_ROUNDS: Final = 30
 LONG_QUIET_S: Final = 3 * KEEP_ALIVE_S  # by then a client has noticed that its connection is silent
 SILENCE_MS: Final = 20_000  # after it, a segment has nothing more to give
+Place = tuple[int, Any]  # a segment's number, and a message id
 # Asks a broker that has the topic, as clients.admin.ask does.
 Ask = Callable[..., Awaitable[Any]]
 
@@ -146,6 +147,15 @@ class Writer(Transacting):
         return place_of(key, layout), {}
 
 
+class WholeWriter(Writer):
+    """The client finds each key's segment, and sends again what was not answered."""
+
+    def place(self, key: int, layout: Layout) -> tuple[str, Mapping[str, str]]:
+        if layout.name != NAME:  # an ordinary topic; a lookup of the name would create another one
+            return super().place(key, layout)
+        return str(NAME), {"partition_key": f"key-{key}"}
+
+
 class Splitter(Process):
     """Changes segments, sometimes several times at once, sometimes while the broker crashes."""
 
@@ -211,7 +221,8 @@ class StreamReader(Process):
         super().__init__(*args)
         self.ask = ask
         self.layouts = layouts
-        self.read: dict[str, None] = {}  # values, in the order of their first receipt
+        # Values, in the order of their first receipt, and the places where each is stored.
+        self.read: dict[str, set[Place]] = {}
         self._drained: set[int] = set()
         self._left: set[int] = set()
         self.quiet = 0  # rounds without a message
@@ -242,20 +253,20 @@ class StreamReader(Process):
                 consumers[each.id] = await client.subscribe(
                     each.topic, STREAM, initial_position=InitialPosition.Earliest
                 )
-            if not await self._take(consumers[each.id]) and each.id in self._drained:
+            if not await self._take(consumers[each.id], each.id) and each.id in self._drained:
                 await consumers.pop(each.id).close()
                 self._left.add(each.id)  # it can be pruned
         self.quiet = 0 if len(self.read) > before else self.quiet + 1
         await self.pause(self.rng.choice((0.1, 0.1, 4.0)))
 
-    async def _take(self, consumer: Any) -> bool:
+    async def _take(self, consumer: Any, segment: int) -> bool:
         """Whether it had something."""
         for taken in range(self.rng.choice((1, 3, 20))):
             try:
                 message = await consumer.receive(timeout_millis=100)
             except Timeout:
                 return taken > 0
-            self.read.setdefault(value_of(message))
+            self.read.setdefault(value_of(message), set()).add((segment, message.message_id()))
             await consumer.acknowledge(message)
         return True
 
@@ -287,6 +298,9 @@ class Splitting(Feature):
             for number in range(self.rng.randint(1, 3))
         ]
         asking = {"ask": self.ask, "layouts": self.layouts}
+        self.writers.append(
+            WholeWriter(*common, "whole-writer", layouts=self.layouts, count=50, sent=self.sent)
+        )
         splitter = Splitter(*common, "splitter", **asking, count=self.rng.randint(2, 6))
         self.reader = StreamReader(*common, "stream-reader", **asking)
         self.simulation.producers.extend((*self.writers, splitter))
@@ -351,6 +365,7 @@ class Splitting(Feature):
             *missed(*reader),
             *of_aborted(*reader),
             *out_of_order(*reader),
+            *(doubled(*reader) if self.simulation.scenario.deduplication else ()),
         ]
 
     async def _what_is_there(self) -> set[str]:
