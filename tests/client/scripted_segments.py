@@ -27,7 +27,7 @@ class Segments:
             feature_flags=pb.FeatureFlags(supports_scalable_topics=True),
         )
         broker.answers["Ping"] = lambda *_: pb.CommandPong()
-        broker.answers["ScalableTopicLookup"] = lambda _, body: self._update(body.session_id)
+        broker.answers["ScalableTopicLookup"] = lambda _, body: self.update(body.session_id)
         broker.on_send = self._on_send
 
     def _add(self, number: int, start: int, end: int, *parents: int) -> None:
@@ -53,16 +53,16 @@ class Segments:
 
     def tell(self) -> None:
         session_id = self._broker.asked_for(pb.CommandScalableTopicLookup)[-1].session_id
-        self._broker.peer.say(self._update(session_id))
+        self._broker.peer.say(self.update(session_id))
 
-    def _update(self, session_id: int) -> pb.CommandScalableTopicUpdate:
+    def update(self, session_id: int) -> pb.CommandScalableTopicUpdate:
         return pb.CommandScalableTopicUpdate(
             session_id=session_id, dag=self.dag, resolved_topic_name=NAME
         )
 
     @property
     def layout(self) -> Layout:
-        return layout_of(self._update(0))
+        return layout_of(self.update(0))
 
     def of_producer(self, producer_id: int) -> int:
         """The segment's number."""

@@ -307,3 +307,21 @@ def test_closing_sends_what_waits_and_leaves_nothing(
     assert isinstance(sent, Sent) and parse_metadata(sent.entry).num_messages_in_batch == 1
     assert len(broker.asked_for(pb.CommandScalableTopicClose)) == 1
     assert len(broker.asked_for(pb.CommandCloseProducer)) == 1
+
+
+def test_a_layout_right_behind_the_first_one_is_heard(
+    broker: ScriptedBroker, client: Any, segments: Segments
+):
+    def looked_up(peer: Any, body: Any) -> Any:
+        peer.say(segments.update(body.session_id))
+        segments.split(0)
+        return segments.update(body.session_id)
+
+    broker.answers["ScalableTopicLookup"] = looked_up
+
+    async def work() -> None:
+        producer = await client.create_producer(NAME)
+        await producer.send(b"1", partition_key=LEFT)
+
+    broker.run(work())
+    assert stored(broker, segments) == [(1, b"1")]

@@ -77,3 +77,25 @@ def test_what_is_assigned_to_a_consumer_that_is_being_closed_is_not_opened(
 
     broker.run(work())
     assert len(broker.asked_for(pb.CommandSubscribe)) == 1, "nobody would close the other"
+
+
+def test_an_assignment_right_behind_the_first_one_replaces_it(
+    broker: ScriptedBroker, client: Any, segments: Segments
+) -> None:
+    def subscribed(peer: Peer, body: Any) -> None:
+        peer.say(
+            pb.CommandScalableTopicSubscribeResponse(
+                request_id=body.request_id, assignment=assignment()
+            )
+        )
+        assign(broker, *QUARTERS)
+
+    broker.answers["ScalableTopicSubscribe"] = subscribed
+
+    async def work() -> None:
+        await client.create_stream_consumer(NAME, "s", consumer_name="one")
+        await turns()
+
+    broker.run(work())
+    (asked,) = broker.asked_for(pb.CommandSubscribe)
+    assert asked.subType == pb.CommandSubscribe.Key_Shared

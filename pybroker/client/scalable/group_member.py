@@ -48,13 +48,16 @@ class GroupMember:
         self._name = name
         self._kind = kind
         self._told, self._ended = told, ended
-        self._id = next(cluster.ids)
+        self._id = 0  # of each registration another one: updates of former ones find nobody
+        self._is_registering = False
+        self._update: pb.CommandScalableTopicAssignmentUpdate | None = None
         self._attachment = Attachment(cluster, topic, self)
 
     async def open(self) -> None:
         await self._attachment.open(self._cluster.timeout_s)
 
     async def register(self, connection: Connection) -> None:
+        self._id, self._is_registering, self._update = next(self._cluster.ids), True, None
         connection.watches[self._id] = self
         try:
             answer = await connection.request(
@@ -70,10 +73,16 @@ class GroupMember:
         except BaseException:
             self.leave(connection)
             raise
-        self._take(answer.assignment)
+        finally:
+            self._is_registering = False
+        self._take((self._update or answer).assignment)
 
     def on_update(self, update: pb.CommandScalableTopicAssignmentUpdate) -> None:
-        self._take(update.assignment)
+        """Updates come after the answer, perhaps right behind it."""
+        if self._is_registering:
+            self._update = update
+        else:
+            self._take(update.assignment)
 
     def _take(self, assignment: pb.ScalableConsumerAssignment) -> None:
         self._told(

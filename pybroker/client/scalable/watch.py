@@ -32,6 +32,7 @@ class LayoutWatch:
         self._id = next(cluster.ids)
         self._attachment = Attachment(cluster, self.topic, self)
         self._first: asyncio.Future[pb.CommandScalableTopicUpdate] | None = None
+        self._second: pb.CommandScalableTopicUpdate | None = None  # came right behind the first
         # Called with each later layout, and with the error if there will be no more.
         self.told: Callable[[Layout], None] = _ignore
         self.ended: Callable[[Exception], None] = _ignore
@@ -48,7 +49,7 @@ class LayoutWatch:
                 f"{self.topic}: this broker has no scalable topics; pybroker has them, and Apache "
                 "Pulsar from 5.0 on, unless scalableTopicsEnabled is false"
             )
-        self._first = asyncio.get_running_loop().create_future()
+        self._first, self._second = asyncio.get_running_loop().create_future(), None
         connection.watches[self._id] = self
         try:
             connection.post(
@@ -70,12 +71,17 @@ class LayoutWatch:
             self._first = None
         self._create = False  # it is not created again once it was there
         self._take(update)
+        if self._second is not None:
+            self._take(self._second)
 
     def on_update(self, update: pb.CommandScalableTopicUpdate) -> None:
-        if self._first is not None:
-            if not self._first.done():
-                self._first.set_result(update)
-        elif not update.HasField("error"):
+        if self._first is not None and not self._first.done():
+            self._first.set_result(update)
+        elif update.HasField("error"):
+            return
+        elif self._first is not None:
+            self._second = update
+        else:
             self._take(update)
 
     def _take(self, update: pb.CommandScalableTopicUpdate) -> None:
