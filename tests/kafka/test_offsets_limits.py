@@ -13,6 +13,7 @@ from pybroker.kafka.offsets.logs import topic_of_group
 from pybroker.testing import RunningBroker, broker
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP = 8, 9, 11, 14, 13
+GROUP_HEARTBEAT, SHARE_HEARTBEAT = 68, 76
 HANDSHAKE, CREATE_TOPICS, AUTHENTICATE, DELETE_GROUPS = 17, 19, 36, 42
 FULL: Final = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 NONE: Final = ErrorCode.NONE
@@ -113,6 +114,30 @@ def test_groups_that_were_left_count_for_who_joined_first(running: RunningBroker
         assert codes[0] == NONE
         assert codes[-1] == FULL
         assert _joins_and_leaves(bob, next(groups)) == NONE
+
+
+@pytest.mark.parametrize(
+    "beat", [(GROUP_HEARTBEAT, {"topic_partitions": []}), (SHARE_HEARTBEAT, {})]
+)
+def test_members_come_back_though_there_is_no_room_for_another_group(
+    running: RunningBroker, beat: tuple[int, dict[str, Any]]
+) -> None:
+    key, more = beat
+    more = more | {"subscribed_topic_names": [TOPIC], "rebalance_timeout_ms": 60_000}
+    groups = neighbours()
+    with connected(running, "ada") as ada:
+
+        def joins(group: str) -> int:
+            who = {"group_id": group, "member_id": "A"}
+            error = ada.ask(key, 1, who | more | {"member_epoch": 0})["error_code"]
+            ada.ask(key, 1, who | {"member_epoch": -1})
+            return int(error)
+
+        first = next(groups)
+        assert joins(first) == NONE
+        others = [joins(next(groups)) for _ in range(3)]
+        assert (others[0], others[-1]) == (NONE, FULL)
+        assert joins(first) == NONE
 
 
 def _joins_and_leaves(raw: RawKafka, group: str) -> int:

@@ -126,7 +126,7 @@ class Shard:
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"{group_id} has members with group.protocol=classic: use the same",
             )
-        if beating is None and group is None:
+        if beating is None and group is None and group_id not in self.log.state.groups:
             self.check_room(group_id, user)
 
     def check_room(self, group_id: str, user: str, growth_bytes: int = 1) -> None:
