@@ -413,6 +413,14 @@ def test_a_follower_that_lost_its_answer_is_removed_when_it_stays_silent() -> No
     assert list(world.group.members) == ["A-id"]
 
 
+def test_an_answer_that_is_given_again_sets_the_time_to_look() -> None:
+    world = World()
+    world.stable("A", "B")
+    world.group.wake_ms = float("inf")
+    assert world.join("B", "B-id") is not None
+    assert world.group.wake_ms == world.group.members["B-id"].expires_ms
+
+
 def test_an_assignment_beyond_the_bound_is_refused_and_not_stored() -> None:
     world = World(GroupLimits(initial_rebalance_delay_ms=0, max_group_bytes=100))
     world.join("A")

@@ -9,6 +9,7 @@ from raw_kafka import RawKafka
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.trim import Retention
+from pybroker.base.errors import PersistenceError
 from pybroker.broker.persistent.entry_metadata import OFFSETS, EntryStamps
 from pybroker.broker.persistent.topic import Topic
 from pybroker.client import Client
@@ -167,3 +168,26 @@ def test_a_ledger_that_begins_while_messages_are_counted_begins_behind_them(
     ledger_ids = [info.ledger_id for info in calls[0].ledger.ledgers()]
     assert table.ledgers == dict(zip(ledger_ids, (0, *range(2, rolls + 2)), strict=True))
     assert produce(raw, "filled", batch(b"d")) == (0, rolls + 2)
+
+
+def test_what_follows_a_beginning_that_was_not_stored_waits_for_it(
+    running: RunningBroker, raw: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of the producer any more, so that it may begin anywhere."""
+
+    def fails(found: Topic, producer: Any, run: Any, published: Any, taken: Any = None) -> None:
+        published(None, PersistenceError("the disk is full"))
+
+    async def forget(started: Any) -> None:
+        (topic,) = (each for each in started.topics.loaded() if TOPIC in str(each.name))
+        (await topic.view.producers())._by_id.clear()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Topic, "publish", fails)
+        assert produce(raw, TOPIC, sequenced(41, b"a"))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    follows = sequenced(42, b"b")
+    assert produce(raw, TOPIC, follows)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(raw, TOPIC, sequenced(41, b"a"))[0] == ErrorCode.NONE
+    assert produce(raw, TOPIC, follows)[0] == ErrorCode.NONE
+    running.call(forget)
+    assert produce(raw, TOPIC, sequenced(43, b"c"))[0] == ErrorCode.NONE

@@ -268,18 +268,6 @@ def test_a_write_that_fails_may_be_sent_again(
     assert produce(raw, topic, sequenced(1, b"b")) == (0, 1)
 
 
-def test_what_follows_a_beginning_that_was_not_stored_waits_for_it(
-    raw: RawKafka, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(Topic, "publish", fails)
-        assert produce(raw, topic, sequenced(0, b"a"))[0] == ErrorCode.KAFKA_STORAGE_ERROR
-    follows = sequenced(1, b"b")
-    assert produce(raw, topic, follows)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert produce(raw, topic, sequenced(0, b"a")) == (0, 0)
-    assert produce(raw, topic, follows) == (0, 1)
-
-
 # -- Fetch
 
 
