@@ -113,3 +113,16 @@ def test_a_request_names_few_parts_of_a_very_large_batch() -> None:
     assert entry.undecided == mask(0, size), "nothing was applied"
     records.decide([AckBatch(0, size - 1, [AckType.ACCEPT])], 0.0, may_renew=False)
     assert entry.is_over
+
+
+def test_a_record_is_decided_once_and_gaps_are_nobodys() -> None:
+    records = acquired()
+    accepted = AckBatch(1, 2, [AckType.ACCEPT])
+    records.decide([accepted], 0.0, may_renew=False)
+    for again in (accepted, AckBatch(2, 2, [AckType.RELEASE])):
+        with pytest.raises(KafkaError, match="does not hold"):
+            records.decide([again], 0.0, may_renew=False)
+    assert records.decide([AckBatch(1, 2, [AckType.GAP])], 0.0, may_renew=False) == []
+    (first,) = records.decide([AckBatch(4, 5, [AckType.GAP, AckType.ACCEPT])], 0.0, may_renew=False)
+    assert first.first_offset == 4
+    assert undecided(records) & {1, 2, 4, 5} == set()

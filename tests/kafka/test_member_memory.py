@@ -75,6 +75,17 @@ def test_what_a_user_has_in_another_group_stays_counted() -> None:
     assert memory.size_bytes == 0 and not memory._of_user
 
 
+def test_a_new_member_takes_memory_before_it_has_partitions() -> None:
+    group = ConsumerGroup("g", ConsumerLimits(), 0)
+    for name in ("m", "n"):
+        before = group.changed_sizes() or {"ada": 0}
+        join_beat = Beat(name, 0, None, 60_000, frozenset(), owned=frozenset(), user="ada")
+        group.beat(join_beat, 0)
+        after = group.changed_sizes()
+        assert after is not None and after["ada"] > before["ada"]
+        assert group.changed_sizes() is None
+
+
 # -- what a group counts
 
 
