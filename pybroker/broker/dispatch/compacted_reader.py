@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import DamagedEntries, LedgerClosed, LedgerNotFound
+from managed_ledger.errors import CorruptStorage, DamagedEntries, LedgerClosed, LedgerNotFound
 from managed_ledger.position import Position
 from pybroker.base.runtime import Tasks
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept
@@ -58,7 +58,7 @@ class CompactedReader:
         self._on_damage = on_damage
         self._held: list[Kept] = []  # in order, of one or several ledgers
         self._at: tuple[CompactedLog, Position] | None = None  # where the next entries are
-        self._damaged: tuple[Position | None, DamagedEntries] | None = None  # of which horizon
+        self._damaged: tuple[Position | None, CorruptStorage] | None = None  # of which horizon
         self._delivered: tuple[Position, int, int] | None = None  # the last entry, bits, messages
         self._reading = False
         self._turns = 0  # counts rewinds: reads from before the latest are discarded
@@ -184,7 +184,7 @@ class CompactedReader:
             self._reading = True
             self._tasks.start(self._read(self._turns), "read compacted")
 
-    def _tell_of_damage(self, damaged: tuple[Position | None, DamagedEntries]) -> None:
+    def _tell_of_damage(self, damaged: tuple[Position | None, CorruptStorage]) -> None:
         if damaged is self._damaged:
             self._on_damage(damaged[1], None)
 
@@ -195,9 +195,13 @@ class CompactedReader:
         except _GONE:
             self._at = None
         except DamagedEntries as error:
-            log.error("%s: %s", self._ledger.name, error)
+            damage = CorruptStorage(
+                f"the compacted log is damaged: {error.what}; stop the broker and restore the data "
+                "directory from a backup, or read without readCompacted"
+            )
+            log.error("%s: %s", self._ledger.name, damage)
             if turn == self._turns:
-                self._damaged = horizon, error
+                self._damaged = horizon, damage
                 self._tell_of_damage(self._damaged)
                 return
         except Exception as error:

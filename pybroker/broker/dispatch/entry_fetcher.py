@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from managed_ledger.errors import DamagedEntries, LedgerClosed
+from managed_ledger.errors import CorruptStorage, DamagedEntries, LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
@@ -22,7 +22,7 @@ READ_RETRY_S: Final = 1.0
 
 # Called with entries that are wanted and cannot be read, and the first of them that is wanted; None
 # if they are not in the topic's own log. Called again for each attempt to get them.
-OnDamage = Callable[[DamagedEntries, Position | None], None]
+OnDamage = Callable[[CorruptStorage, Position | None], None]
 
 
 class EntryFetcher:

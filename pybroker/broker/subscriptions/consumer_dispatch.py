@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import DamagedEntries
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of, reader_of
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
@@ -36,6 +36,7 @@ class ConsumerDispatch:
         "_looks_at_damage",
         "_notified",
         "_topic",
+        "compacted_damage",
         "consumers",
         "damage",
         "dispatcher",
@@ -64,7 +65,9 @@ class ConsumerDispatch:
         self.dispatcher: Dispatcher | None = None
         self.redelivery_counts = NO_REDELIVERIES
         self.pace: DispatchPace | None = None
-        self.damage: DamagedEntries | None = None  # damage that its consumers could not get past
+        # Damage that its consumers could not get past, or those that read compacted.
+        self.damage: CorruptStorage | None = None
+        self.compacted_damage: CorruptStorage | None = None
         self.has_last_message = topic.ended
         self._notified = False
         self._looks_at_damage: asyncio.TimerHandle | None = None
@@ -102,7 +105,7 @@ class ConsumerDispatch:
             self.remove(consumer)
             consumer.sink.close_consumer(consumer, reason)
 
-    def _found_damage(self, damage: DamagedEntries, at: Position | None) -> None:
+    def _found_damage(self, damage: CorruptStorage, at: Position | None) -> None:
         """Disconnect the consumers, which cannot get past the damage until the cursor is moved;
         not before they have acknowledged what precedes it, because clients drop at a disconnection
         what they have prefetched.
@@ -114,7 +117,10 @@ class ConsumerDispatch:
                 later = asyncio.get_running_loop().call_later
                 self._looks_at_damage = later(_LOOK_AT_DAMAGE_S, self._look_at_damage)
         else:
-            self.damage = damage
+            if at is None:
+                self.compacted_damage = damage
+            else:
+                self.damage = damage
             self.disconnect_consumers(str(damage))
 
     def _is_unacked_before(self, at: Position | None) -> bool:
@@ -131,7 +137,7 @@ class ConsumerDispatch:
 
     def cursor_moved(self) -> None:
         """By an administrator or a seek: consumers may be past the damage, or come to it again."""
-        self.damage = None
+        self.damage = self.compacted_damage = None
         if self._looks_at_damage is not None:
             self._looks_at_damage.cancel()
             self._looks_at_damage = None

@@ -80,9 +80,9 @@ class Subscription:
 
     async def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Serve the consumer once it has permits. Raises ConsumerBusy, ConsumerAssignError."""
-        self._check_joinable(kind)
+        self._check_joinable(consumer, kind)
         await self.replayed()
-        self._check_joinable(kind)
+        self._check_joinable(consumer, kind)
         self.dispatch.add(consumer, kind)
         await self._transactional.stored(consumer)
 
@@ -106,9 +106,12 @@ class Subscription:
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
 
-    def _check_joinable(self, kind: SubscriptionType) -> None:
+    def _check_joinable(self, consumer: Consumer, kind: SubscriptionType) -> None:
         self.check_open()
-        if (damage := self.dispatch.damage) is not None:
+        damage = self.dispatch.damage
+        if consumer.read_compacted:
+            damage = damage or self.dispatch.compacted_damage
+        if damage is not None:
             raise PersistenceError(f"{self}: {damage}")
         check_joinable(self, kind)
         check_consumers(self._topic, self)

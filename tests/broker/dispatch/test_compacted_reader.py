@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from dispatch_fakes import FakeTopic, with_topic
 
-from managed_ledger.errors import DamagedEntries, LedgerClosed
+from managed_ledger.errors import CorruptStorage, DamagedEntries, LedgerClosed
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.compaction import compacted_log
@@ -52,7 +52,7 @@ class World:
     def __init__(self, topic: FakeTopic, cursor: Any) -> None:
         self.topic, self.cursor = topic, cursor
         self.resumed = 0
-        self.damaged: list[DamagedEntries] = []
+        self.damaged: list[CorruptStorage] = []
         anything: Any = topic
         self.compaction = anything.compaction = Compaction(topic)
         self.reader = EntryReader(topic, cursor, self.resume, self.found_damage)
@@ -71,7 +71,7 @@ class World:
     def resume(self) -> None:
         self.resumed += 1
 
-    def found_damage(self, damage: DamagedEntries, at: Position | None) -> None:
+    def found_damage(self, damage: CorruptStorage, at: Position | None) -> None:
         self.damaged.append(damage)
 
     async def keep(self, *kept: Kept, horizon: Position) -> None:
@@ -294,13 +294,13 @@ def test_damage_is_reported_to_readers_that_remain() -> None:
         for attempts in (1, 2):  # the second one does not read
             assert world.compacted.peek(100, PLENTY) is None
             await world.topic.settled()
-            assert (world.damaged, world.resumed) == ([damage] * attempts, 0)
+            assert (len(world.damaged), world.resumed) == (attempts, 0)
         world.compacted.rewind()
         world.compaction.failures = [damage]
         assert world.compacted.peek(100, PLENTY) is None
         world.compacted.rewind()
         await world.topic.settled()
-        assert (world.damaged, world.resumed) == ([damage, damage], 1)
+        assert (len(world.damaged), world.resumed) == (2, 1)
         assert await world.ids() == [0]
 
     run(scenario)

@@ -8,6 +8,7 @@ from dispatch_fakes import EXCLUSIVE, FakeTopic, RecordingSink, with_topic
 
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import PersistenceError
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
 from pybroker.broker.subscriptions import consumer_dispatch
 from pybroker.broker.subscriptions.consumer import Consumer, SubscribeRequest
@@ -175,5 +176,11 @@ def test_damage_in_the_compacted_log_is_told_once_what_precedes_it_is_acknowledg
                 subscription.acknowledge(found, [received.position])
             await topic.settled()
         assert "entries 2 to 2" in sink.closed[0]
+        assert "resetcursor" not in sink.closed[0]  # the positions are those of another log
+        with pytest.raises(PersistenceError, match="without readCompacted"):
+            await consumer(subscription, read_compacted=True)
+        _, plain = await consumer(subscription, read_compacted=False)
+        await topic.settled()
+        assert plain.entry_ids[-2:] == [4, 5]
 
     with_topic(scenario)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from dispatch_fakes import FakeTopic, with_topic
 
-from managed_ledger.errors import DamagedEntries
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.broker.dispatch import entry_fetcher
 from pybroker.broker.dispatch.entry_fetcher import EntryFetcher
@@ -24,13 +24,13 @@ class World:
     def __init__(self, topic: FakeTopic) -> None:
         self.topic = topic
         self.resumed = 0
-        self.damaged: list[DamagedEntries] = []
+        self.damaged: list[CorruptStorage] = []
         self.fetcher = EntryFetcher(topic.ledger, topic.tasks, self.resume, self.found_damage)
 
     def resume(self) -> None:
         self.resumed += 1
 
-    def found_damage(self, damage: DamagedEntries, at: Position | None) -> None:
+    def found_damage(self, damage: CorruptStorage, at: Position | None) -> None:
         self.damaged.append(damage)
 
     def ids(self, first: int, up_to: int = 9, most: int = 100) -> list[int] | None:
