@@ -193,10 +193,7 @@ class Connection(asyncio.Protocol):
             name = row.name if row is not None else f"API key {key}"
             raise Closing(f"it sent {name} in version {version}, which is not served")
         await admit(self._services, self.session, row)
-        request = await self._decoded(row, frame.data)
-        if not row.pipelined:
-            await self._until(lambda: not self._slots)
-        await self._answer(row, request, correlation_id, frame)
+        await self._answer(row, await self._decoded(row, frame.data), correlation_id, frame)
         self._becomes_known()
 
     async def _tell_versions(self, correlation_id: int) -> None:
@@ -222,7 +219,10 @@ class Connection(asyncio.Protocol):
         return Request(row.key, version, header.client_id, body)
 
     async def _answer(self, row: Row, request: Request, correlation_id: int, frame: Frame) -> None:
-        header = response_header(row.key, request.version, correlation_id)
+        if not row.pipelined:
+            await self._until(lambda: not self._slots)
+        version = request.version
+        header = response_header(row.key, version, correlation_id)
         try:
             response: Any = await handler(row.key)(self._services, self.session, request)
         except REFUSALS as error:
@@ -231,8 +231,9 @@ class Connection(asyncio.Protocol):
             self._answer_later(row, request, header, response, frame)
             return
         frame.release()
+        del request  # a large one takes its time: not in the turn in which the response goes, too
         if response is not None:
-            self._write(_framed(header, await encoded(row.key, request.version, response)))
+            self._write(_framed(header, await encoded(row.key, version, response)))
 
     def _becomes_known(self) -> None:
         if self.session.closing:

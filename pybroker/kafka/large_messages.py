@@ -47,6 +47,7 @@ async def _in_turns(steps: Steps[T], most: float = math.inf) -> T:
             next(steps)
         except StopIteration as end:
             found: T = end.value
+            await pace.turn()
             return found
         count += 1
         await pace.step()

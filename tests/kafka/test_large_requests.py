@@ -15,6 +15,7 @@ from pybroker.kafka.codec.messages import (
     decode_request,
     encode_request,
     encode_response,
+    encode_response_in_steps,
     read_header,
 )
 from pybroker.kafka.codec.primitives import Malformed
@@ -209,6 +210,12 @@ def test_a_large_response_is_written_while_others_run() -> None:
 
     assert asyncio.run(turns_during(write())) >= MANY_NAMES / 1000
     assert found == [encode_response(3, 9, body)]
+
+
+def test_the_last_step_of_a_large_response_joins_only_a_part_of_it() -> None:
+    topic = {"error_code": 0, "name": "t", "is_internal": False, "partitions": []}
+    steps = encode_response_in_steps(3, 9, {"brokers": [], "topics": [topic] * MANY_NAMES})
+    assert max(len(steps.gi_frame.f_locals["parts"]) for _ in steps) < 6000
 
 
 def test_a_request_of_too_many_elements_in_all_is_malformed() -> None:

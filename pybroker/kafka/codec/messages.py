@@ -23,6 +23,7 @@ from pybroker.kafka.codec.primitives import (
 from pybroker.kafka.codec.structs import Body, Steps, Struct, check_tags
 
 API_VERSIONS: Final = 18
+_JOINED_PARTS: Final = 5000  # in one step
 HEADER_BYTES: Final = 8  # of what every header begins with
 _HEADER: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
@@ -104,8 +105,13 @@ def decode_request_in_steps(key: int, version: int, data: bytes, at: int) -> Ste
 def encode_response_in_steps(key: int, version: int, body: Mapping[str, Any]) -> Steps[bytes]:
     """As `encode_response`; yields after each element of an array."""
     parts: Parts = []
-    yield from response_struct(key, version).write_in_steps(parts, body)
-    return b"".join(parts)
+    joined: list[bytes] = []
+    for _ in response_struct(key, version).write_in_steps(parts, body):
+        if len(parts) > _JOINED_PARTS:
+            joined.append(b"".join(parts))
+            parts.clear()
+        yield
+    return b"".join((*joined, *parts))
 
 
 def encode_response(key: int, version: int, body: Mapping[str, Any]) -> bytes:
