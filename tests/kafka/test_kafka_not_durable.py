@@ -141,3 +141,38 @@ def test_producers_are_not_told(raw: RawKafka, not_durable: Any) -> None:
     ]
     for each in asked:
         assert codes(raw.ask(*each)) == {NOT_AVAILABLE}, each
+
+
+def test_a_log_that_has_failed_is_closed_and_read_again(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    assert codes(raw.ask(OFFSET_COMMIT, 7, commit_body("failed"))) == set()
+
+    async def fail(started: Any) -> OffsetsLog:
+        shard = await started._kafka.services.groups.shard_of("failed")
+        log: OffsetsLog = shard.log
+        log._fail(ManagedLedgerError("the disk is full"))
+        return log
+
+    async def present(started: Any) -> OffsetsLog:
+        log: OffsetsLog = (await started._kafka.services.groups.shard_of("failed")).log
+        return log
+
+    failed = running.call(fail)
+    running.wait_until(lambda: failed._closed)
+    assert running.call(present) is not failed
+    asked = {"group_id": "failed", "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+    (topic,) = raw.ask(OFFSET_FETCH, 7, asked)["topics"]
+    assert topic["partitions"][0]["committed_offset"] == 1
+
+
+def test_a_listener_that_stops_looks_at_no_connection_any_more() -> None:
+    with broker(kafka=True) as started:
+
+        async def stop(found: Any) -> Any:
+            before = found._kafka._checking
+            await found._kafka.stop_listening()
+            return before, found._kafka._checking
+
+        before, after = started.call(stop)
+        assert before.cancelled() and after is None

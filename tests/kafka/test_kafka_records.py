@@ -241,3 +241,12 @@ def test_a_codec_without_its_package_is_named(codec: int, monkeypatch: pytest.Mo
             compression.compressed(codec, b"x")
         with pytest.raises(UnsupportedCompression):
             at_once(compression.decompress(codec, b"x"))
+
+
+def test_nothing_follows_the_last_record() -> None:
+    data = at_once(write_records([Record(0, 0, None, b"a"), Record(1, 0, None, b"b")]))
+    assert len(list(read_records(data, 2))) == 2
+    with pytest.raises(BadRecords, match="1 bytes follow"):
+        list(read_records(data + b"x", 2))
+    with pytest.raises(BadRecords, match="follow"):
+        list(read_records(data, 1))

@@ -86,6 +86,14 @@ def test_a_new_member_takes_memory_before_it_has_partitions() -> None:
         assert group.changed_sizes() is None
 
 
+def test_a_new_member_grows_by_all_that_it_says() -> None:
+    asked = request(1, "ada")
+    assert asked.fresh_id == "m-1"
+    longer = replace(asked, client_id="client", instance_id="inst", fresh_id="m-1111")
+    assert growth_by(longer, None) == growth_by(asked, None) + 6 + 4 + 2 * 3
+    assert growth_by(asked, None) > 1_000 + 200
+
+
 # -- what a group counts
 
 

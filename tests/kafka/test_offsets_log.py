@@ -394,3 +394,21 @@ async def test_a_record_without_hurry_is_in_the_log_when_it_is_closed(world: Off
     await world.commit("g", a=5)
     again = await world.crashed()
     assert again.log.state.producers == {PAYER: producer}
+
+
+@in_world
+async def test_a_log_that_is_not_closed_cleanly_says_so_unless_it_failed_before(
+    world: OffsetsWorld,
+) -> None:
+    async def fails() -> None:
+        raise ManagedLedgerError("the disk is full")
+
+    for failure in (None, ManagedLedgerError("earlier")):
+        log = await OffsetsLog.open(world.factory, f"{LOG}-{failure}", world.coordinators)
+        log._log.close = fails  # type: ignore[method-assign]
+        log.failure = failure
+        if failure is None:
+            with pytest.raises(ManagedLedgerError):
+                await log.close()
+        else:
+            await log.close()

@@ -107,6 +107,19 @@ def test_all_topics_are_looked_at_again_after_a_second() -> None:
     assert ids.may_look(1.9)
 
 
+def test_ids_that_were_forgotten_are_known_when_they_are_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pybroker.kafka.topic_ids._MOST_REMEMBERED", 2)
+    names: Any = SimpleNamespace(namespace_name="public/default")
+    ids = TopicIds(names)
+    told = {name: ids.of(name) for name in ("a", "b", "c")}
+    assert len(set(told.values())) == 3
+    assert (ids.name_of(told["a"]), ids.name_of(told["c"])) == (None, "c")
+    assert ids.of("a") == told["a"]
+    assert ids.name_of(told["a"]) == "a"
+
+
 def test_who_asks_while_all_topics_are_looked_at_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
