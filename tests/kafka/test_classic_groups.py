@@ -247,6 +247,16 @@ def test_the_session_of_who_waited_begins_again_with_the_generation() -> None:
     assert not world.group.members or world.group.state is not GroupState.STABLE
 
 
+def test_who_asks_for_its_assignment_is_heard() -> None:
+    world = World()
+    world.stable("A", "B")
+    world.pass_ms(9_000)
+    world.beat("A")
+    assert world.sync("B") is not None
+    world.pass_ms(9_000)
+    assert list(world.group.members) == ["A-id", "B-id"]
+
+
 def test_an_old_generation_is_refused() -> None:
     world = World()
     world.stable("A")

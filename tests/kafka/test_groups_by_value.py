@@ -17,8 +17,10 @@ from pybroker.kafka.coordinator.topic_regexes import FRESH_S, TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.for_admin import KafkaForAdmin
 from pybroker.kafka.groups.classic_group import ClassicGroup
+from pybroker.kafka.groups.consumer_group import ConsumerLimits
 from pybroker.kafka.groups.consumer_protocol import topics_of
 from pybroker.kafka.groups.joining import join
+from pybroker.kafka.groups.share_group import ShareGroup
 from pybroker.kafka.groups.values import (
     GroupKind,
     GroupLimits,
@@ -26,6 +28,7 @@ from pybroker.kafka.groups.values import (
     Protocol,
     StoredGroup,
     StoredMember,
+    text_of,
 )
 from pybroker.kafka.offsets.records import (
     CommitRecord,
@@ -145,6 +148,31 @@ def test_topics_by_a_regex_are_looked_for_again_after_ten_seconds() -> None:
     run_virtually(life())
 
 
+def test_a_share_group_forgets_topics_that_are_gone() -> None:
+    group = ShareGroup("g", ConsumerLimits(), 0, text_of(frozenset({"a", "b"})))
+    assert group.known_topics == {"a", "b"}
+    assert not group.forgets({}) and not group.forgets({"a": 1, "c": 0})
+    assert group.forgets({"a": 1, "b": 0})
+    group.forget_gone({"a": 1, "b": 0})
+    assert group.known_topics == {"a"}
+
+
+def test_so_many_topics_are_kept_of_regexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.kafka.coordinator.topic_regexes._MOST_TOPICS", 5)
+
+    async def topics() -> AsyncIterator[tuple[str, int]]:
+        for each in ("a1", "a2", "b1", "b2", "c1", "c2"):
+            yield each, 1
+
+    async def life() -> None:
+        regexes = TopicRegexes()
+        for regex, kept in (("a.", 1), ("b.", 2), ("c.", 1), (".1", 2)):
+            await regexes.matching(regex, topics)
+            assert len(regexes._found) == kept
+
+    run_virtually(life())
+
+
 # -- what a log of groups takes
 
 
@@ -201,7 +229,8 @@ def test_who_joins_a_group_that_is_there_needs_no_room_for_another() -> None:
     shard.consumers = SimpleNamespace(groups={"c": SimpleNamespace(kind=GroupKind.CONSUMER)})
     shard.shares = SimpleNamespace(groups={"s": SimpleNamespace(kind=GroupKind.SHARE)})
     shard.groups = {"empty": ClassicGroup("empty", GroupLimits(), 0)}
-    for group_id in ("c", "empty"):
+    shard.log = SimpleNamespace(state=SimpleNamespace(groups={"stored": NOBODY}))
+    for group_id in ("c", "empty", "stored"):
         shard.check_joins(group_id, GroupKind.CONSUMER, "ada")
     assert not asked
     shard.check_joins("new", GroupKind.CONSUMER, "ada")

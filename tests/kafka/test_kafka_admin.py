@@ -136,6 +136,26 @@ def test_a_topic_that_is_only_checked_is_not_created(admin: AdminClient) -> None
     assert "checked" not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
+@pytest.mark.parametrize(
+    ("partitions", "replicas", "code"),
+    [
+        (0, 1, ErrorCode.INVALID_PARTITIONS),
+        (-2, 1, ErrorCode.INVALID_PARTITIONS),
+        (100_001, 1, ErrorCode.INVALID_PARTITIONS),
+        (1, 0, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (1, -2, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (100_000, 3, ErrorCode.NONE),
+        (-1, -1, ErrorCode.NONE),
+    ],
+)
+def test_numbers_are_checked_before_a_topic_is_created(
+    raw: RawKafka, partitions: int, replicas: int, code: ErrorCode
+) -> None:
+    topic = {"name": "numbers", "num_partitions": partitions, "replication_factor": replicas}
+    (answer,) = raw.ask(CREATE_TOPICS, 7, {"topics": [topic], "validate_only": True})["topics"]
+    assert answer["error_code"] == code
+
+
 def test_a_topic_named_twice_in_a_request_is_refused(raw: RawKafka) -> None:
     topic = {"name": "twice", "num_partitions": 1, "replication_factor": 1}
     (answer,) = raw.ask(CREATE_TOPICS, 7, {"topics": [topic, topic]})["topics"]

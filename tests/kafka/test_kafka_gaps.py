@@ -191,3 +191,14 @@ def test_what_follows_a_beginning_that_was_not_stored_waits_for_it(
     assert produce(raw, TOPIC, follows)[0] == ErrorCode.NONE
     running.call(forget)
     assert produce(raw, TOPIC, sequenced(43, b"c"))[0] == ErrorCode.NONE
+
+
+def test_a_large_batch_is_found_by_its_time(raw: RawKafka) -> None:
+    for time_ms in (1_000, 2_000):
+        times = {"base_timestamp": time_ms, "max_timestamp": time_ms}
+        assert produce(raw, TOPIC, batch(bytes(1_500_000), **times))[0] == ErrorCode.NONE
+    asked = {"partition_index": 0, "timestamp": 1_500}
+    topics = [{"name": TOPIC, "partitions": [asked]}]
+    found = raw.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": topics})
+    (partition,) = found["topics"][0]["partitions"]
+    assert (partition["offset"], partition["timestamp"]) == (1, 2_000)

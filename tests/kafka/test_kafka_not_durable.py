@@ -125,8 +125,10 @@ def test_members_are_not_told(raw: RawKafka, not_durable: Any) -> None:
 
 
 def test_producers_are_not_told(raw: RawKafka, not_durable: Any) -> None:
-    known, begun, idle = (inited(raw, each) for each in ("known", "begun", "idle"))
-    add_partition(raw, begun)
+    names = ("known", "begun", "idle", "commits", "aborts")
+    known, begun, idle, commits, aborts = (inited(raw, each) for each in names)
+    for each in (begun, commits, aborts):
+        add_partition(raw, each)
 
     def fields(producer: TxnProducer) -> dict[str, Any]:
         return {f"v3_and_below_{name}": each for name, each in producer.fields.items()}
@@ -138,9 +140,12 @@ def test_producers_are_not_told(raw: RawKafka, not_durable: Any) -> None:
         (ADD_PARTITIONS, 3, fields(known) | topics),
         (ADD_OFFSETS, 3, {**begun.fields, "group_id": "g"}),
         (END_TXN, 5, {**idle.fields, "committed": False}),
+        (END_TXN, 3, {**aborts.fields, "committed": False}),
     ]
-    for each in asked:
-        assert codes(raw.ask(*each)) == {NOT_AVAILABLE}, each
+    for request in asked:
+        assert codes(raw.ask(*request)) == {NOT_AVAILABLE}, request
+    # After a crash the coordinator of transactions tells of the commit.
+    assert codes(raw.ask(END_TXN, 3, {**commits.fields, "committed": True})) == set()
 
 
 def test_a_log_that_has_failed_is_closed_and_read_again(

@@ -412,3 +412,15 @@ async def test_a_log_that_is_not_closed_cleanly_says_so_unless_it_failed_before(
                 await log.close()
         else:
             await log.close()
+
+
+@in_world
+async def test_an_end_that_is_being_written_is_not_found_out_again(world: OffsetsWorld) -> None:
+    txn_id = await world.begin()
+    await world.commit("g", txn_id, a=5)
+    before = world.log._log.records_since_snapshot
+    for _ in range(3):
+        world.log._settle_as(txn_id, COMMIT)
+    await world.log.end(txn_id, "g", COMMIT)  # type: ignore[misc]
+    assert world.log._log.records_since_snapshot == before + 1
+    assert world.offsets() == {"a": 5}

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from uuid import RFC_4122, UUID
 
 import pytest
 from kafka_batches import batch_records
@@ -118,6 +119,13 @@ def test_ids_that_were_forgotten_are_known_when_they_are_told_again(
     assert (ids.name_of(told["a"]), ids.name_of(told["c"])) == (None, "c")
     assert ids.of("a") == told["a"]
     assert ids.name_of(told["a"]) == "a"
+
+
+def test_an_id_is_a_uuid_whose_bits_the_software_chooses() -> None:
+    names: Any = SimpleNamespace(namespace_name="public/default")
+    for name in ("a", "b", "c", "d"):
+        found = UUID(bytes=TopicIds(names).of(name))
+        assert (found.version, found.variant) == (8, RFC_4122)
 
 
 def test_who_asks_while_all_topics_are_looked_at_waits_for_it(
