@@ -25,7 +25,8 @@ from operator import attrgetter
 
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.given_back import GivenBack, Part
-from pybroker.broker.dispatch.lives import Life, Lives
+from pybroker.broker.dispatch.life import Life
+from pybroker.broker.dispatch.lives import Lives
 from pybroker.transaction.pending_acks.records import ALL_INDEXES, Held, PendingAck, Reach
 
 # The indexes of an entry that are neither acknowledged nor held, individually or by the same

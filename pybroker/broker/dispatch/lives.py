@@ -27,138 +27,19 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.base.names import TxnId
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.given_back import GivenBack
+from pybroker.broker.dispatch.life import Life
 from pybroker.transaction.pending_acks.records import (
     AckRecord,
     Held,
     LifeRecord,
     PendingAck,
     Place,
-    Reach,
 )
 from pybroker.transaction.txn_status import TxnAction
 
 MOST_GONE: Final = 100  # of one subscription; beyond that, the oldest are forgotten
 # Clients begin to number requests at random, and later ones of the same client are close behind.
 _MOST_REQUESTS: Final = 1 << 40
-
-
-class Life:
-    """Positions are exclusive bounds: everything unacknowledged before them was given."""
-
-    __slots__ = (
-        "asked",
-        "before",
-        "clear_at",
-        "clear_to",
-        "consumer_id",
-        "consumers",
-        "epoch",
-        "given_is_known",
-        "holds",
-        "holds_to",
-        "name",
-        "number",
-        "oldest",
-        "plain_is_known",
-        "plain_to",
-        "plainly",
-        "recorded",
-        "request_id",
-        "stored",
-        "taints",
-        "twice",
-    )
-
-    def __init__(self, number: int, name: str, consumer_id: int, request_id: int) -> None:
-        self.number = number
-        self.name = name
-        self.consumer_id = consumer_id
-        self.request_id = request_id  # of its latest SUBSCRIBE
-        self.consumers = 0  # connected; two if its previous connection is not known to be dead
-        self.before = EARLIEST  # in any earlier pass
-        self.twice = EARLIEST  # in two earlier passes
-        self.given_is_known = True  # after a crash, these are only bounds
-        self.oldest = 0  # when its first pass began of those that it may have something from
-        self.taints: dict[TxnId, Place] = {}  # the first message that it may have otherwise
-        # The transaction in which it acknowledged cumulatively, up to here.
-        self.holds: TxnId | None = None
-        self.holds_to: Reach = (EARLIEST, 0)
-        # When it did so, it had received every delivery so far of messages before this.
-        self.clear_to = EARLIEST
-        self.clear_at: float = -1  # and every late delivery until this time
-        # Its latest cumulative acknowledgement without a transaction; after a restart only a bound.
-        self.plain_to: Reach = (EARLIEST, 0)
-        self.plain_is_known = True
-        self.plainly = False  # whether there was one
-        self.epoch: int | None = -1  # of its latest request for redelivery; None: unknown
-        self.asked: int | None = -1  # the same, perhaps before it is followed
-        self.stored = False  # whether the pending-ack log has it as it is
-        self.recorded = False  # whether the log has it in any form
-
-    def forget(self, now: int) -> None:
-        """Its client has dropped what it was given."""
-        self.stored = self.stored and not self.taints
-        self.before = self.twice = self.clear_to = EARLIEST
-        self.oldest, self.holds = now, None
-        self.taints.clear()
-
-    def asks_in(self, epoch: int) -> bool:
-        """Note the epoch of a request. Returns whether it is new: then it is followed once its
-        record is durable. After a crash, the client must not seem to have dropped what it was given
-        in it.
-        """
-        if self.asked is not None and epoch <= self.asked:
-            return False
-        self.asked, self.stored = epoch, False
-        return True
-
-    def begins_epoch(self, epoch: int) -> bool:
-        """Note the epoch of a request. Returns whether the client has dropped what it was given
-        before it. Source: PIP-84.
-        """
-        known, self.epoch = self.epoch, epoch if self.epoch is None else max(epoch, self.epoch)
-        self.asks_in(epoch)
-        return known is not None and epoch > known
-
-    def acknowledges_plainly(self, reach: Reach) -> bool:
-        """Cumulatively, up to `reach`. Returns whether the log has to know: it is the first one."""
-        self.plain_to, self.plain_is_known = reach, True
-        was_known, self.plainly = self.plainly or not self.recorded, True
-        self.stored = self.stored and was_known
-        return not was_known
-
-    def taint(self, txn_id: TxnId, first: Place) -> None:
-        known = self.taints.get(txn_id)
-        if known is None or first < known:
-            self.taints[txn_id] = first
-            self.stored = False
-
-    def tainted_by(self, txn_id: TxnId, reach: Reach) -> TxnId | None:
-        """Another transaction that has acknowledged messages up to `reach` of which its client may
-        have another delivery.
-        """
-        for each, (position, index) in self.taints.items():
-            if each != txn_id and (position, index) < reach:
-                return each
-        return None
-
-    def has_something(self, first: Position) -> bool:
-        """Whether it may have something unacknowledged from earlier passes, or is tainted."""
-        return self.before > first or bool(self.taints)
-
-    @property
-    def record(self) -> LifeRecord:
-        taints = tuple((txn_id, first) for txn_id, first in self.taints.items())
-        return LifeRecord(
-            self.number,
-            self.name,
-            self.consumer_id,
-            self.request_id,
-            taints,
-            plainly=self.plainly,
-            epoch=self.asked,
-            given=None if self.consumers else (self.before, self.twice),
-        )
 
 
 class Lives:
@@ -299,6 +180,10 @@ class Lives:
         read_to = self._read_to()
         return read_to if read_to > self._first() else EARLIEST
 
+    def _given_twice(self, life: Life) -> Position:
+        """How far it was given everything twice, the present pass included."""
+        return max(life.twice, min(life.before, self.given(life)))
+
     def begin(self, active: Life | None, forgets: Life | None = None) -> None:
         """From now on, `active` is given everything unacknowledged, in order. `forgets`: its client
         has dropped what it was given so far.
@@ -306,7 +191,7 @@ class Lives:
         before = self._active
         if before is not None:
             given = self.given(before)
-            before.twice = max(before.twice, min(before.before, given))
+            before.twice = self._given_twice(before)
             before.before = max(before.before, given)
             before.clear_to = EARLIEST
         self._active = active
@@ -351,7 +236,7 @@ class Lives:
         for each in self:
             bound = max(each.before, self.given(each))
             if each is life:
-                bound = max(each.twice, min(each.before, self.given(each)))
+                bound = self._given_twice(each)
             if first[0] < bound:
                 each.taint(txn_id, first)
         if life is not None and self.given_back:
@@ -386,12 +271,11 @@ class Lives:
             return False
         if ack.position >= max(life.before, self.given(life)):
             return False
-        twice = max(life.twice, min(life.before, self.given(life)))
-        if twice > max(self._first(), life.clear_to):
+        if self._given_twice(life) > max(self._first(), life.clear_to):
             return True
         return self._came_late_again(life, before, unacked) is not None
 
-    def holds(
+    def acknowledged(
         self, life: Life, txn_id: TxnId, ack: PendingAck, is_clear: bool, names_all: bool = False
     ) -> None:
         """Its client has acknowledged cumulatively in the transaction. `names_all`: it named the
@@ -423,13 +307,12 @@ class Lives:
         while first in record.spared and record.spared[first].bits < 0:
             first = first.after
         for life in self:
-            given = self.given(life)
-            bound = max(life.before, given)
+            bound = max(life.before, self.given(life))
             if life.holds != txn_id:
                 self._taint_from((first, 0), bound, life, txn_id)
                 continue
-            twice = max(life.twice, min(life.before, given))
-            self._taint_from((max(first, life.clear_to), 0), twice, life, txn_id)
+            clear = max(first, life.clear_to)
+            self._taint_from((clear, 0), self._given_twice(life), life, txn_id)
             if (late := self._came_late_again(life, record, unacked)) is not None:
                 life.taint(txn_id, (late, 0))
             position, messages = life.holds_to

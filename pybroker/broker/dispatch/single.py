@@ -13,7 +13,7 @@ from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
-from pybroker.broker.dispatch.lives import Life
+from pybroker.broker.dispatch.life import Life
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscriptions.consumer import Consumer
 

@@ -1,1 +1,3 @@
-"""What clients of the V5 SDK see of topics: a topic's layout, and who consumes which segment."""
+"""Scalable topics: their segments are created, split, merged and pruned; clients of the V5 SDK hear
+of the layout, and of who consumes which segment.
+"""

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.dispatch.left_out import LeftOut
-from pybroker.broker.dispatch.lives import Life
+from pybroker.broker.dispatch.life import Life
 from pybroker.broker.subscriptions.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1

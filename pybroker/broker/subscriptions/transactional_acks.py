@@ -23,7 +23,8 @@ from pybroker.base.runtime import Tasks, do_nothing
 from pybroker.broker.dispatch.cumulative import Unclear, parted, spared_in_transaction
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import LeftOut
-from pybroker.broker.dispatch.lives import Life, Lives
+from pybroker.broker.dispatch.life import Life
+from pybroker.broker.dispatch.lives import Lives
 from pybroker.broker.subscriptions.consumer import Consumer
 from pybroker.transaction.pending_acks.covered import Covered
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
@@ -404,16 +405,11 @@ class TransactionalAcks:
             spared = self._spared(pending, txn_id, ack, life, consumer.left_out.is_clear(ack))
         is_clear = lives.is_clear(life, ack)
         done = pending.acknowledge_cumulative(txn_id, ack, spared, life.number, is_clear, covered)
-        lives.holds(life, txn_id, ack, is_clear, covered is not None)
+        lives.acknowledged(life, txn_id, ack, is_clear, covered is not None)
         return done
 
     def _spared(
-        self,
-        pending: PendingAcks,
-        txn_id: TxnId,
-        ack: PendingAck,
-        life: Life,
-        clear: bool | None,
+        self, pending: PendingAcks, txn_id: TxnId, ack: PendingAck, life: Life, clear: bool | None
     ) -> Mapping[Position, Held]:
         """The messages up to `ack` that aborted transactions withheld from the consumer."""
         lives = self._reader.require_lives()

@@ -53,7 +53,7 @@ class Neighbours(Protocol):
 
 
 class SharedFencing:
-    """Implements transaction.coordinator.remote_fencing.RemoteFencing."""
+    """Implements transaction.coordinator.sessions.remote_fencing.RemoteFencing."""
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ from pybroker.base.errors import PulsarError
 from pybroker.broker.dispatch.cumulative import _Acknowledged
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import _Batch
-from pybroker.broker.dispatch.lives import Life, Lives
+from pybroker.broker.dispatch.life import Life
+from pybroker.broker.dispatch.lives import Lives
 from pybroker.broker.subscriptions.transactional_acks import TransactionalAcks
 from pybroker.server.consuming import on_acknowledge
 from pybroker.server.consuming.on_acknowledge import position_of
