@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from virtual_loop import run_virtually
 
-from pybroker.base.errors import AuthorizationError
+from pybroker.base.errors import AuthorizationError, ServiceNotReady
+from pybroker.broker.namespaces.tenants import Conflict, NotFound
 from pybroker.kafka.coordinator.consumer_groups import ConsumerGroups
 from pybroker.kafka.coordinator.describing import read_by
 from pybroker.kafka.coordinator.expiry import expired
 from pybroker.kafka.coordinator.shard import Shard
 from pybroker.kafka.coordinator.topic_regexes import FRESH_S, TopicRegexes
 from pybroker.kafka.errors import ErrorCode, KafkaError
-from pybroker.kafka.for_admin import KafkaForAdmin
+from pybroker.kafka.for_admin import KafkaForAdmin, _errors
 from pybroker.kafka.groups.classic_group import ClassicGroup
 from pybroker.kafka.groups.consumer_group import ConsumerLimits
 from pybroker.kafka.groups.consumer_protocol import topics_of
@@ -252,3 +253,24 @@ def test_the_clock_of_groups_counts_milliseconds() -> None:
     nothing: Any = None
     groups = ConsumerGroups(nothing, nothing, clock, nothing)
     assert shard.now_ms() == groups._now_ms() == 20_000
+
+
+# -- the admin API
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.NOT_COORDINATOR, ServiceNotReady),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ServiceNotReady),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ServiceNotReady),
+        (ErrorCode.GROUP_ID_NOT_FOUND, NotFound),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NotFound),
+        (ErrorCode.NON_EMPTY_GROUP, Conflict),
+    ],
+)
+def test_the_admin_api_has_its_own_errors(code: ErrorCode, error: type[Exception]) -> None:
+    with pytest.raises(error, match="this is why"), _errors():
+        raise KafkaError(code, "this is why")
+    with _errors():
+        pass

@@ -1,5 +1,6 @@
 """Messages that cross from one protocol to the other arrive whole, in both directions."""
 
+import asyncio
 import zlib
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka_batches import batch_records
 
+from pybroker.kafka.conversion.converted import Converted
 from pybroker.kafka.conversion.entries import batch_start, kafka_entry
 from pybroker.kafka.conversion.headers import as_headers, as_properties
 from pybroker.kafka.conversion.to_kafka import ENCRYPTED, ORDERING_KEY, UNREADABLE, for_kafka
@@ -277,3 +279,25 @@ def test_what_cannot_be_read_says_so_and_stops_nobody(entry: bytes, messages: in
     record = only_record(entry, messages)
     assert record.headers[-1][0] == UNREADABLE and record.headers[-1][1]
     assert checked(at_once(for_kafka(entry, 0, messages))).last_offset == messages - 1
+
+
+def test_so_much_is_kept_of_what_was_converted() -> None:
+    made: list[bytes] = []
+
+    def twice(data: bytes) -> Any:
+        made.append(data)
+        yield from ()
+        return data * 2
+
+    kept = Converted(twice, 10_000)
+    of_one = 0
+    for each in (b"a" * 1_000, b"b" * 1_000, b"a" * 1_000):
+        assert asyncio.run(kept.of(each)) == each * 2
+        of_one = of_one or kept.size_bytes
+    assert len(made) == 2
+    assert 3_000 < of_one < 3_500 and kept.size_bytes == 2 * of_one
+    for each in (b"c" * 1_000, b"d" * 1_000, b"a" * 1_000):
+        asyncio.run(kept.of(each))
+    assert kept.size_bytes == 3 * of_one and len(made) == 5
+    asyncio.run(kept.of(b"x" * 10_000))
+    assert kept.size_bytes == 0

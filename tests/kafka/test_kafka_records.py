@@ -250,3 +250,13 @@ def test_nothing_follows_the_last_record() -> None:
         list(read_records(data + b"x", 2))
     with pytest.raises(BadRecords, match="follow"):
         list(read_records(data, 1))
+
+
+@pytest.mark.parametrize("head", [b"", b"\x82SNAPPY\0" + bytes(8) + b"\0\0\0\5"])
+def test_what_claims_to_be_large_is_not_decompressed(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would allocate it."""
+    monkeypatch.setattr(compression, "_of_block", lambda *_: pytest.fail("it was decompressed"))
+    with pytest.raises(TooManyBytes):
+        at_once(decompress(compression.SNAPPY, head + b"\xff\xff\xff\xff\x0f"))

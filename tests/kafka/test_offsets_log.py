@@ -424,3 +424,16 @@ async def test_an_end_that_is_being_written_is_not_found_out_again(world: Offset
     await world.log.end(txn_id, "g", COMMIT)  # type: ignore[misc]
     assert world.log._log.records_since_snapshot == before + 1
     assert world.offsets() == {"a": 5}
+
+
+@in_world
+async def test_a_transaction_that_stays_open_for_long_is_found_out_when_it_ends(
+    world: OffsetsWorld,
+) -> None:
+    txn_id = await world.begin()  # its coordinator does not know of the group
+    await world.commit("g", txn_id, a=5)
+    await asyncio.sleep(40)
+    assert world.offsets() == {}
+    await world.end(txn_id, COMMIT)
+    await asyncio.sleep(20)
+    assert world.offsets() == {"a": 5}

@@ -9,9 +9,10 @@ import pulsar
 import pytest
 from kafka_produce import batch, create, produce
 from kafka_words import add_partition, inited
-from raw_kafka import RawKafka
+from raw_kafka import CLIENT_ID, RawKafka
 from share_words import (
     LEAVES,
+    SHARE_DESCRIBE,
     SHARE_FETCH,
     ShareMember,
     from_the_beginning,
@@ -321,3 +322,12 @@ def test_a_share_fetch_counts_for_what_it_has_returned(
 async def _taken_bytes(started: Any) -> int:
     size: int = started._kafka.services.fetched.taken_bytes
     return size
+
+
+def test_a_member_is_shown_with_its_client(raw: RawKafka) -> None:
+    create(raw, "shown")
+    assert share_beat(raw, "shown", "A", 0, ["shown"])["error_code"] == ErrorCode.NONE
+    (found,) = raw.ask(SHARE_DESCRIBE, 1, {"group_ids": ["shown"]})["groups"]
+    (member,) = found["members"]
+    assert (member["client_id"], member["client_host"]) == (CLIENT_ID, "/127.0.0.1")
+    assert member["subscribed_topic_names"] == ["shown"]
