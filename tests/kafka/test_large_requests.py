@@ -48,6 +48,16 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "Metadata": (3, 9, {"topics": BY_NAME, "allow_auto_topic_creation": False}),
     "OffsetCommit": (8, 7, {"group_id": "g", "topics": [{"name": "orders", "partitions": COMMIT}]}),
     "OffsetFetch": (9, 8, {"groups": [{"group_id": name, "topics": None} for name in NAMES]}),
+    "OffsetFetch of one group": (
+        9,
+        8,
+        {
+            "groups": [
+                {"group_id": "g", "topics": [n | {"partition_indexes": [0]} for n in BY_NAME]}
+            ]
+        },
+    ),
+    "OffsetDelete": (47, 0, {"group_id": "g", "topics": [partitions("name", "partitions")]}),
     "FindCoordinator": (10, 4, {"coordinator_keys": NAMES}),
     "LeaveGroup": (13, 4, {"group_id": "g", "members": [{"member_id": n} for n in NAMES]}),
     "SyncGroup": (14, 3, {"group_id": "g", "assignments": [{"member_id": n} for n in NAMES]}),

@@ -22,7 +22,7 @@ _FIRST_WITH_IDS: Final = 10
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
     nameless = await _give_names(services, request)
-    wanted = wanted_offsets(request)
+    wanted = await wanted_offsets(request)
     unknown = await unknown_partitions(services, session, wanted)
     committer = Committer(
         request["member_id"],
@@ -36,7 +36,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         errors = await commit(services.groups, request["group_id"], committer, known)
     except KafkaError as error:
         errors = dict.fromkeys(known, error.code)
-    return {"topics": [*topics_with_errors(request, {**errors, **unknown}), *nameless]}
+    return {"topics": [*await topics_with_errors(request, {**errors, **unknown}), *nameless]}
 
 
 async def _give_names(services: KafkaServices, request: Request) -> list[dict[str, Any]]:
@@ -64,15 +64,15 @@ async def _give_names(services: KafkaServices, request: Request) -> list[dict[st
     return nameless
 
 
-def wanted_offsets(request: Request) -> dict[TopicPartition, Wanted]:
+async def wanted_offsets(request: Request) -> dict[TopicPartition, Wanted]:
     return {
         TopicPartition(topic["name"], each["partition_index"]): Wanted(
             each["committed_offset"],
             each["committed_leader_epoch"],
             each["committed_metadata"] or "",
         )
-        for topic in request["topics"]
-        for each in topic["partitions"]
+        async for topic in paced(request["topics"])
+        async for each in paced(topic["partitions"])
     }
 
 
@@ -90,7 +90,7 @@ async def unknown_partitions(
     return unknown
 
 
-def topics_with_errors(request: Request, errors: Errors) -> list[dict[str, Any]]:
+async def topics_with_errors(request: Request, errors: Errors) -> list[dict[str, Any]]:
     """The topics of the request, with an error for each partition."""
     return [
         {
@@ -103,8 +103,8 @@ def topics_with_errors(request: Request, errors: Errors) -> list[dict[str, Any]]
                         TopicPartition(topic["name"], each["partition_index"]), ErrorCode.NONE
                     ),
                 }
-                for each in topic["partitions"]
+                async for each in paced(topic["partitions"])
             ],
         }
-        for topic in request["topics"]
+        async for topic in paced(request["topics"])
     ]

@@ -19,4 +19,4 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         for each in topic["partitions"]
     ]
     errors = await delete_offsets(services.groups, request["group_id"], places)
-    return {"topics": topics_with_errors(request, errors)}
+    return {"topics": await topics_with_errors(request, errors)}

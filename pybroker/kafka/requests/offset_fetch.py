@@ -36,7 +36,7 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         }
     group = await _group(services, session, request.body, require_stable)
     if request.version < _WITH_AN_ERROR and group["error_code"] is not ErrorCode.NONE:
-        group["topics"] = _failed(request["topics"], group["error_code"])
+        group["topics"] = await _failed(request["topics"], group["error_code"])
     return group
 
 
@@ -78,26 +78,27 @@ async def _group(
     services: KafkaServices, session: Session, asked: Mapping[str, Any], require_stable: bool
 ) -> dict[str, Any]:
     group_id, topics = asked["group_id"], asked["topics"]
-    places = None if topics is None else _places(topics)
+    places = None if topics is None else await _places(topics)
     try:
         require_group(services, session, group_id)
         fetched = await fetch(services.groups, group_id, places, require_stable)
     except KafkaError as error:
         return {"group_id": group_id, "error_code": error.code, "topics": []}
-    return {"group_id": group_id, "error_code": ErrorCode.NONE, "topics": _by_topic(fetched)}
+    by_topic = await _by_topic(fetched)
+    return {"group_id": group_id, "error_code": ErrorCode.NONE, "topics": by_topic}
 
 
-def _places(topics: Sequence[Mapping[str, Any]]) -> list[TopicPartition]:
+async def _places(topics: Sequence[Mapping[str, Any]]) -> list[TopicPartition]:
     return [
         TopicPartition(topic["name"], partition)
-        for topic in topics
+        async for topic in paced(topics)
         for partition in topic["partition_indexes"]
     ]
 
 
-def _by_topic(fetched: Sequence[Fetched]) -> list[dict[str, Any]]:
+async def _by_topic(fetched: Sequence[Fetched]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for each in fetched:
+    async for each in paced(fetched):
         topics.setdefault(each.place.topic, []).append(_partition(each))
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
 
@@ -113,5 +114,5 @@ def _partition(fetched: Fetched) -> dict[str, Any]:
     }
 
 
-def _failed(topics: Sequence[Mapping[str, Any]], error: ErrorCode) -> list[dict[str, Any]]:
-    return _by_topic([Fetched(place, None, error) for place in _places(topics)])
+async def _failed(topics: Sequence[Mapping[str, Any]], error: ErrorCode) -> list[dict[str, Any]]:
+    return await _by_topic([Fetched(place, None, error) for place in await _places(topics)])

@@ -23,7 +23,7 @@ _ADDS: Final = 5
 
 
 async def handle(services: KafkaServices, session: Session, request: Request) -> Mapping[str, Any]:
-    wanted = wanted_offsets(request)
+    wanted = await wanted_offsets(request)
     unknown = await unknown_partitions(services, session, wanted)
     known = {place: each for place, each in wanted.items() if place not in unknown}
     committer = Committer(
@@ -44,4 +44,4 @@ async def handle(services: KafkaServices, session: Session, request: Request) ->
         )
     except KafkaError as error:
         errors = dict.fromkeys(known, code_for(request, error.code))
-    return {"topics": topics_with_errors(request, {**errors, **unknown})}
+    return {"topics": await topics_with_errors(request, {**errors, **unknown})}
