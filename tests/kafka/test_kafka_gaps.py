@@ -202,3 +202,51 @@ def test_a_large_batch_is_found_by_its_time(raw: RawKafka) -> None:
     found = raw.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": topics})
     (partition,) = found["topics"][0]["partitions"]
     assert (partition["offset"], partition["timestamp"]) == (1, 2_000)
+
+
+def test_a_clean_end_leaves_a_snapshot_of_the_producers(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    async def snapshots(started: Any) -> list[str]:
+        return list(started.metadata.keys("/kafka-producers/"))
+
+    assert produce(raw, TOPIC, sequenced(0, b"a")) == (ErrorCode.NONE, 0)
+    assert running.call(snapshots) == []
+    running.restart()
+    assert len(running.call(snapshots)) == 1
+
+
+def test_a_snapshot_of_the_producers_is_written_some_time_after_the_last_batch(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    async def visit(started: Any) -> None:
+        for visited in ledger_of(started).on_visit:
+            visited()
+
+    async def snapshots(started: Any) -> list[str]:
+        return list(started.metadata.keys("/kafka-producers/"))
+
+    assert produce(raw, TOPIC, sequenced(0, b"a")) == (ErrorCode.NONE, 0)
+    assert running.call(snapshots) == []
+    running.call(visit)
+    running.wait_until(lambda: len(running.call(snapshots)) == 1)
+
+
+def test_a_producer_that_was_idle_for_long_is_not_recovered(
+    running: RunningBroker, raw: RawKafka
+) -> None:
+    assert produce(raw, TOPIC, sequenced(0, b"a")) == (ErrorCode.NONE, 0)
+    running.clock.advance("8d")
+    running.restart()
+    with RawKafka(running.kafka_bootstrap) as again:
+        assert produce(again, TOPIC, sequenced(5, b"b"))[0] == ErrorCode.NONE
+
+
+def test_a_producer_of_id_0_is_recovered(running: RunningBroker, raw: RawKafka) -> None:
+    first = sequenced(0, b"a", producer_id=0)
+    assert produce(raw, TOPIC, first) == (ErrorCode.NONE, 0)
+    running.kill_and_restart()
+    with RawKafka(running.kafka_bootstrap) as again:
+        assert produce(again, TOPIC, first) == (ErrorCode.NONE, 0)
+        out_of_order = sequenced(7, b"b", producer_id=0)
+        assert produce(again, TOPIC, out_of_order)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -1,6 +1,7 @@
 """Parts of Kafka's protocol, driven with values: no broker, no socket."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from pybroker.kafka.conversion.entries import kafka_entry
 from pybroker.kafka.errors import ErrorCode, KafkaError
 from pybroker.kafka.fetched_bytes import FetchedBytes
 from pybroker.kafka.intake import MAX_QUEUED, Intake
+from pybroker.kafka.log.append_time import AppendTime
 from pybroker.kafka.log.chunks import whole_message
 from pybroker.kafka.log.offsets import Placed
 from pybroker.kafka.log.reading import stored_batch
@@ -132,6 +134,20 @@ def test_a_message_is_whole_if_all_of_its_chunks_are_there() -> None:
     assert joined(first, *others, second, *others, last) == b"abc"
     assert joined(*others, second, last) is None
     assert joined(first, *others, last) is None
+
+
+def test_records_have_their_own_times_unless_their_topic_says_otherwise() -> None:
+    stored: list[Any] = [None]
+    metadata = SimpleNamespace(get=lambda key: stored[0])
+    topic: Any = SimpleNamespace(metadata=metadata, name=TopicName.parse("orders"))
+    times = AppendTime(topic)
+    assert not times.is_on
+    for said, is_on in (("LogAppendTime", True), ("CreateTime", False)):
+        properties = {"kafka.message.timestamp.type": said}
+        stored[0] = SimpleNamespace(value=json.dumps({"properties": properties}))
+        assert times.is_on is is_on
+    stored[0] = SimpleNamespace(value="{}")
+    assert not times.is_on
 
 
 def test_who_was_refused_a_batch_begins_with_it() -> None:
