@@ -1,5 +1,6 @@
 """Metadata through Kafka's own clients: which topics there are, and their creation."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from pybroker.client import Client
 from pybroker.kafka.errors import ErrorCode
 from pybroker.testing import RunningBroker, broker
 
-METADATA = 3
+METADATA, CREATE_TOPICS = 3, 19
 TIMEOUT_S = 30
 
 
@@ -125,3 +126,25 @@ def test_a_topic_is_found_by_its_id_after_a_restart() -> None:
             unknown, known = raw.ask(METADATA, 12, {"topics": asked})["topics"]
     assert unknown["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
     assert (known["name"], known["error_code"]) == ("there", ErrorCode.NONE)
+
+
+def test_a_config_that_has_no_effect_takes_any_value(raw: RawKafka) -> None:
+    config = {"name": "leader.replication.throttled.replicas", "value": "*"}
+    topic = {"name": "throttled", "num_partitions": 1, "replication_factor": 1}
+    asked = {"topics": [topic | {"configs": [config]}]}
+    (answer,) = raw.ask(CREATE_TOPICS, 7, asked)["topics"]
+    assert answer["error_code"] == ErrorCode.NONE
+    shown = {each["name"]: each["value"] for each in answer["configs"]}
+    assert shown[config["name"]] == "*"
+
+
+def test_the_audit_log_says_from_where_a_topic_was_created(
+    raw: RawKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = {"name": "audited", "num_partitions": 1, "replication_factor": 1}
+    with caplog.at_level(logging.INFO, "pybroker.audit"):
+        raw.ask(CREATE_TOPICS, 7, {"topics": [topic]})
+    said = [getattr(each, "fields", {}) for each in caplog.records]
+    said = [each for each in said if "audited" in str(each.get("on"))]
+    host, port = raw.socket.getsockname()
+    assert {each["from"] for each in said} == {f"{host}:{port}"}

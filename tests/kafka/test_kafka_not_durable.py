@@ -19,9 +19,11 @@ from kafka_words import (
 from raw_kafka import RawKafka
 
 from managed_ledger.errors import ManagedLedgerError
+from pybroker.base.errors import InvalidTxnStatus
 from pybroker.kafka.errors import ErrorCode
 from pybroker.kafka.offsets.log import OffsetsLog
 from pybroker.testing import RunningBroker, broker
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, OFFSET_DELETE = 11, 12, 13, 14, 47
 DELETE_GROUPS, BEAT, SHARE_BEAT = 42, 68, 76
@@ -181,3 +183,16 @@ def test_a_listener_that_stops_looks_at_no_connection_any_more() -> None:
 
         before, after = started.call(stop)
         assert before.cancelled() and after is None
+
+
+def test_what_cannot_be_added_to_a_transaction_is_not_told_as_added(
+    raw: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was ended, by its timeout for instance, while its producer was asking."""
+    producer = inited(raw, "late")
+
+    def refuses(*_: object) -> None:
+        raise InvalidTxnStatus("it is being aborted")
+
+    monkeypatch.setattr(TransactionCoordinator, "add_partitions", refuses)
+    assert add_partition(raw, producer) is ErrorCode.INVALID_PRODUCER_EPOCH
