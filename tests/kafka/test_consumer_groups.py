@@ -278,6 +278,22 @@ def test_each_partition_goes_to_one_member_that_wants_it(assignor: str, seed: in
     assert all(place.topic in some[name] for name, places in found.items() for place in places)
 
 
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_a_topic_that_is_not_there_has_no_partition(assignor: str) -> None:
+    assert ASSIGNORS[assignor]({"A": TOPICS}, {}, NOBODY) == {"A": frozenset()}
+
+
+def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:
+    world = World()
+    for name, asked, used in (
+        ("A", None, "uniform"),
+        ("B", "range", "range"),
+        ("C", None, "range"),
+    ):
+        world.group.beat(Beat(name, 0, None, 60_000, TOPICS, asked, owned=frozenset()), 0)
+        assert world.group.assignor == used
+
+
 def test_uniform_takes_away_as_little_as_it_can() -> None:
     before: Assignment = {"A": parts(0, 1, 2), "B": parts(3, 4, 5)}
     some = dict.fromkeys("ABC", TOPICS)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,8 @@ from pybroker.kafka.groups.values import (
     Protocol,
     StoredGroup,
     StoredMember,
+    Synced,
+    SyncRequest,
     text_of,
 )
 from pybroker.kafka.offsets.records import (
@@ -253,6 +256,21 @@ def test_the_clock_of_groups_counts_milliseconds() -> None:
     nothing: Any = None
     groups = ConsumerGroups(nothing, nothing, clock, nothing)
     assert shard.now_ms() == groups._now_ms() == 20_000
+
+
+def test_who_joins_again_while_it_waits_for_its_assignment_is_told_at_once() -> None:
+    group = ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=0), 0)
+    asked = JoinRequest("", "m", "consumer", (Protocol("range", b""),), 10_000, 60_000)
+    other = replace(asked, fresh_id="n")
+    join(group, asked, "m joins", 0)
+    join(group, other, "n joins", 0)
+    join(group, replace(asked, member_id="m"), "m joins again", 0)
+    follower = next(each for each in ("m", "n") if each != group.leader)
+    group.sync(SyncRequest(follower, group.generation, ()), "waits", 0)
+    changed = (Protocol("range", b"other topics"),)
+    effects = join(group, replace(asked, member_id=follower, protocols=changed), "later", 0)
+    told = [each.answer.error for each in effects if isinstance(each, Synced)]
+    assert told == [ErrorCode.REBALANCE_IN_PROGRESS]
 
 
 # -- the admin API

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from managed_ledger.position import Position
-from pybroker.base.errors import ServiceNotReady
+from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.policies.deleted_keys import COMPACTION_DELETE_RETENTION
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD, MAX_MESSAGE_SIZE, RETENTION
@@ -23,11 +23,13 @@ from pybroker.kafka.intake import MAX_QUEUED, Intake
 from pybroker.kafka.log.append_time import AppendTime
 from pybroker.kafka.log.chunks import whole_message
 from pybroker.kafka.log.offsets import Placed
+from pybroker.kafka.log.partition_log import PartitionLog
 from pybroker.kafka.log.reading import stored_batch
 from pybroker.kafka.nodes import NO_NODE
 from pybroker.kafka.producers.errors import OutOfOrderSequence
 from pybroker.kafka.producers.refused import RefusedBatches
 from pybroker.kafka.records.batch import build_batch, header_of
+from pybroker.kafka.records.errors import TooManyBytes
 from pybroker.kafka.records.record import Record, write_records
 from pybroker.kafka.records.steps import at_once
 from pybroker.kafka.session import Session
@@ -148,6 +150,22 @@ def test_records_have_their_own_times_unless_their_topic_says_otherwise() -> Non
         assert times.is_on is is_on
     stored[0] = SimpleNamespace(value="{}")
     assert not times.is_on
+
+
+def test_a_batch_that_the_topics_policies_refuse_is_refused() -> None:
+    log: Any = PartitionLog.__new__(PartitionLog)
+    refusals: list[Any] = [None]
+    gate = SimpleNamespace(pieces=lambda entries: [(0, 1, each) for each in refusals])
+    log.topic = SimpleNamespace(gate=gate)
+    log._check(b"entry")
+    refusals.append(ServiceNotReady("it moves"))
+    with pytest.raises(ServiceNotReady):
+        log._check(b"entry")
+    refusals[1] = NotAllowed("it is too large")
+    with pytest.raises(TooManyBytes, match="too large"):
+        log._check(b"entry")
+    log.topic.gate = None
+    log._check(b"entry")
 
 
 def test_who_was_refused_a_batch_begins_with_it() -> None:

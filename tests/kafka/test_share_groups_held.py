@@ -331,3 +331,10 @@ def test_a_member_is_shown_with_its_client(raw: RawKafka) -> None:
     (member,) = found["members"]
     assert (member["client_id"], member["client_host"]) == (CLIENT_ID, "/127.0.0.1")
     assert member["subscribed_topic_names"] == ["shown"]
+
+
+def test_a_member_of_a_share_group_is_never_static(raw: RawKafka) -> None:
+    create(raw, "static")
+    assert share_beat(raw, "static", "A", 0, ["static"])["error_code"] == ErrorCode.NONE
+    assert share_beat(raw, "static", "A", -2)["error_code"] == ErrorCode.INVALID_REQUEST
+    assert share_beat(raw, "static", "", 0, ["static"])["error_code"] == ErrorCode.INVALID_REQUEST
