@@ -54,6 +54,7 @@ def judge():
         world=world,
         history=None,
         broker=None,
+        scenario=SimpleNamespace(deduplication=False),
         auditor=ClientOfSegments,
         on_a_fresh_node=lambda work: world.call(world.node("auditor"), work, within_s=REST_S),
     )
