@@ -80,6 +80,7 @@ class Network:
         self.callers: set[tuple[str, int]] = set()  # attempts to connect, as process and port
         self._servers: dict[int, Server] = {}
         self._connections: dict[Transport, None] = {}  # the clients' ends
+        self._half_open: dict[Transport, None] = {}
         self._ports = itertools.count(40_000)
         self._cuts: set[frozenset[Host]] = set()
 
@@ -87,6 +88,11 @@ class Network:
     def connections(self) -> list["Transport"]:
         """The clients' ends of the connections that are up."""
         return list(self._connections)
+
+    @property
+    def half_open(self) -> list["Transport"]:
+        """Ends that do not learn that the other end is gone: nothing arrives there any more."""
+        return list(self._half_open)
 
     def listen(self, node: Host, factory: Any, port: int) -> "Server":
         port = port or next(self._ports)
@@ -151,7 +157,11 @@ class Network:
         stalled_s = self.stalled_until - self.world.now
         return seconds + stalled_s if stalled_s > 0.0 else seconds
 
+    def leave_half_open(self, transport: "Transport") -> None:
+        self._half_open[transport] = None
+
     def forget(self, transport: "Transport") -> None:
+        self._half_open.pop(transport, None)
         self._connections.pop(transport, None)
         self._connections.pop(transport.peer, None)
 
@@ -163,6 +173,7 @@ class Network:
             for end in (client, client.peer):
                 if end.node is node:
                     end.vanish(silently)
+        self._half_open = {each: None for each in self._half_open if each.node is not node}
 
 
 def _arrive(future: asyncio.Future[None]) -> None:
@@ -280,6 +291,8 @@ class Transport(asyncio.Transport):
             self.go_silent()
         else:
             self._world.after(self._network.latency(), self.peer.reset)
+        if self._silent and not self.peer._lost:
+            self._network.leave_half_open(self.peer)
 
     @property
     def is_silent(self) -> bool:

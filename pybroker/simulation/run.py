@@ -289,7 +289,8 @@ class SeedRun:
             return True
         mine = [each for each in self.world.network.connections if each.node is process.node]
         there = self.broker.node
-        if any(each.is_silent for each in mine):
+        half_open = [each for each in self.world.network.half_open if each.node is process.node]
+        if half_open or any(each.is_silent for each in mine):
             return False
         live = [each for each in mine if each.peer.node is there]
         lives = (f"{process.spec.name}.{life}" for life in range(1, process.incarnation + 1))

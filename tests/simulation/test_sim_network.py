@@ -180,6 +180,30 @@ def test_a_half_open_connection_is_reported_to_neither_end():
     world.close()
 
 
+@pytest.mark.parametrize("who_dies", ["server", "client"])
+def test_a_half_open_connection_whose_other_end_dies_is_known_until_it_is_closed(who_dies):
+    async def close(transport):
+        transport.close()
+        await asyncio.sleep(1)
+
+    world = World(1)
+    server, client = world.node("server"), world.node("client")
+    port = world.call(server, listen())
+    transport, _ = world.call(client, connect(port))
+    transport.go_silent()
+    assert world.network.half_open == []
+    (server if who_dies == "server" else client).crash()
+    living = client if who_dies == "server" else server
+    (end,) = world.network.half_open
+    assert end.node is living and world.network.connections == []
+    if who_dies == "server":
+        world.call(client, close(end))
+    else:
+        server.crash()
+    assert world.network.half_open == []
+    world.close()
+
+
 def test_processes_that_are_cut_off_do_not_reach_one_another_for_a_while():
     async def write_and_call(port):
         transport, collector = await connect(port)
