@@ -377,7 +377,8 @@ class Simulation:
             while topic not in logs:
                 try:
                     logs[topic] = await self._read_topic(client, topic)
-                except errors.ServiceNotReady:  # its broker may be cut off from bookies for a while
+                # Its broker may be cut off from bookies for a while, or its disk may be slow.
+                except (errors.ServiceNotReady, Timeout):
                     await asyncio.sleep(1)
         await client.close()
         return logs
