@@ -51,7 +51,6 @@ from pybroker.wire.message_metadata import last_batch_index
 
 _EPOCH: Final = "topic.epoch"
 
-
 log = logging.getLogger(__name__)
 
 
